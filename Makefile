@@ -1,0 +1,32 @@
+# Two commands are enough on a fresh machine: make say TEXT="..." and make test.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TEXT ?= Hello there.
+OUT ?= speech.wav
+
+.PHONY: say test check bench clean
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+say: $(VENV)/installed
+	$(BIN)/declaim say "$(TEXT)" -o "$(OUT)"
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed
+	$(BIN)/declaim bench
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist speech.wav
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Measurements: step times, metrics, reports."""

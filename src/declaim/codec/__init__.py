@@ -1,0 +1,1 @@
+"""Frames to sound: the causal codec and its streaming state."""

@@ -1,0 +1,1 @@
+"""What can be set: the checkpoint's config.json, read strictly and refused by name."""

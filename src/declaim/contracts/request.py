@@ -1,0 +1,133 @@
+"""What a caller asks for and what a stream carries, before and after the frame stage.
+
+Knows no tokenizer, no device and no audio format. Arrays are numpy: int64 where a file or a
+caller sees them, int32 on the way to the device.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declaim.contracts.errors import InvalidRequest
+
+IntArray = NDArray[np.integer[Any]]
+FloatArray = NDArray[np.float32]
+
+MAX_FRAMES = 2048
+"""Most frames of one request: 95 seconds at 21.5 frames a second."""
+
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the draws of one request are made; the defaults are the model family's own.
+
+    temperature: 0 to 2; 0 is arg max in the main draw and in every code.
+    top_p: in (0, 1]; the main draw keeps the candidate that crosses it, the codes drop it.
+    top_k: at least 1, or None: unlimited for the main draw, `codebook_top_k` for the codes;
+        the codes never keep more than `codebook_top_k`.
+    ras_*: the repetition-aware second draw, taken when the first main token is semantic and
+        stands among the last W main tokens (W is the checkpoint's); `repetition_aware` False
+        never takes it (the draw is made all the same).
+    """
+
+    temperature: float = 1.0
+    top_p: float = 0.9
+    top_k: int | None = None
+    codebook_top_k: int = 30
+    ras_temperature: float = 1.0
+    ras_top_k: int = 30
+    ras_top_p: float = 0.95
+    repetition_aware: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "ras_temperature"):
+            _check_number(name, getattr(self, name), 0.0, 2.0)
+        for name in ("top_p", "ras_top_p"):
+            _check_number(name, getattr(self, name), 0.0, 1.0, open_low=True)
+        for name in ("top_k", "codebook_top_k", "ras_top_k"):
+            value = getattr(self, name)
+            if value is None and name == "top_k":
+                continue
+            check_integer(name, value, 1, 2**31 - 1)
+
+
+def _check_number(
+    name: str, value: Any, low: float, high: float, *, open_low: bool = False
+) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    inside = number and math.isfinite(value) and low <= value <= high
+    if not inside or (open_low and value == low):
+        limit = f"{'(' if open_low else '['}{low:g}, {high:g}]"
+        raise InvalidRequest(
+            f"{name} must be a number in {limit}, not {value!r}",
+            param=name,
+            limit=limit,
+            value=value,
+        )
+
+
+def check_integer(name: str, value: Any, low: int, high: int) -> None:
+    """Raise InvalidRequest unless value is an integer (no bool) in [low, high]."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidRequest(
+            f"{name} must be an integer in [{low}, {high}], not {value!r}",
+            param=name,
+            limit=f"[{low}, {high}]",
+            value=value,
+        )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A request's input, ready for the frame stage.
+
+    rows: int32 [rows, 1 + Q]; column 0 the main token, then the Q codes (zeros on text rows).
+    prefix_rows: how many leading rows depend on the voice alone.
+    """
+
+    rows: NDArray[np.int32]
+    prefix_rows: int
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A voice to speak in: its transcript, and int64 codes [Q, frames] of the codec."""
+
+    text: str
+    codes: IntArray
+
+
+@dataclass(frozen=True)
+class FrameRequest:
+    """What the frame stage is asked for.
+
+    id: unique among the requests that are not finished.
+    seed: 0 to 2**63 - 1; every draw depends on it and on the frame's index alone.
+    max_frames: most frames to generate, 1 to 2048; an end frame does not count.
+    """
+
+    id: str
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    max_frames: int = MAX_FRAMES
+
+    def __post_init__(self) -> None:
+        check_integer("seed", self.seed, 0, MAX_SEED)
+        check_integer("max_frames", self.max_frames, 1, MAX_FRAMES)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One generated frame of one request.
+
+    row: int32 [1 + Q]. end: its main token is the end of speech; such a frame is not emitted.
+    """
+
+    row: NDArray[np.int32]
+    end: bool

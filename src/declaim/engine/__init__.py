@@ -1,0 +1,1 @@
+"""The loop that joins the stages: plan, run, update, emit."""

@@ -1,0 +1,1 @@
+"""The network: structure and views; computes only through the op table."""

@@ -1,0 +1,1 @@
+"""Checkpoints that declaim makes itself."""

@@ -1,0 +1,1 @@
+"""The CPU: the default platform, complete."""

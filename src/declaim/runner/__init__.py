@@ -1,0 +1,1 @@
+"""StepPlan to StepResult on one device."""

@@ -1,0 +1,1 @@
+"""The policy of the draws; the arithmetic is in ops."""

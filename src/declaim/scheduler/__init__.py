@@ -1,0 +1,1 @@
+"""Prompt to StepPlan: pure integers and decisions; imports no torch."""

@@ -1,0 +1,1 @@
+"""Text to a Prompt; imports no torch."""
