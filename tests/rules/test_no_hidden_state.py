@@ -27,6 +27,7 @@ MUTABLE_CALLS = frozenset(
     }
 )  # fmt: skip
 ARRAY_LIBRARIES = ("np.", "numpy.", "torch.")
+IMMUTABLE_ARRAY_CALLS = frozenset({"Size", "device", "dtype", "finfo", "iinfo"})
 READ_ONLY = ("Mapping", "Final[Mapping", "ClassVar[Mapping")
 """Annotations under which a dictionary cannot be changed without a type error."""
 
@@ -55,8 +56,9 @@ def is_mutable(value: ast.expr, annotation: ast.expr | None) -> bool:
     if isinstance(value, ast.Tuple):
         return any(is_mutable(item, None) for item in value.elts)
     if isinstance(value, ast.Call):
-        target = ast.unparse(value.func)
-        return target.startswith(ARRAY_LIBRARIES) or last_part(value.func) in MUTABLE_CALLS
+        name = last_part(value.func)
+        array = ast.unparse(value.func).startswith(ARRAY_LIBRARIES)
+        return name in MUTABLE_CALLS or (array and name not in IMMUTABLE_ARRAY_CALLS)
     return False
 
 
@@ -173,6 +175,7 @@ def test_a_rule_sees_what_breaks_it(rule: Rule, source: str) -> None:
     ("rule", "source"),
     [
         (mutable_state, "LIMIT = 3\nNAMES = ('a', 'b')\nKNOWN = frozenset({'a'})"),
+        (mutable_state, "CPU = torch.device('cpu')"),
         (mutable_state, "ROWS: Final[Mapping[str, int]] = {'a': 1}"),
         (mutable_state, "@dataclass\nclass A:\n    rows: list[int] = field(default_factory=list)"),
         (variables, "LIMIT = 3\nArray = NDArray[int]\nlogger = logging.getLogger(__name__)"),

@@ -54,8 +54,13 @@ ExpertWeight = Tensor | BlockFP8
 class Collectives(Protocol):
     """Sums and joins over ranks; no-ops at one rank."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum of x over all ranks, in rank order; may write into x."""
