@@ -40,18 +40,15 @@ class WeightFiles:
         self._handles = handles
         self.entries: dict[str, TensorEntry] = {}
         for file, handle in handles.items():
-            for name in handle.keys():
-                self._add(name, file, handle)
-
-    def _add(self, name: str, file: str, handle: Any) -> None:  # noqa: ANN401
-        if name in self.entries:
-            raise InvalidCheckpoint(
-                f"tensor {name} stands in two files: {self.entries[name].file} and {file}",
-                param=name,
-                value=file,
-            )
-        part = handle.get_slice(name)
-        self.entries[name] = TensorEntry(part.get_dtype(), tuple(part.get_shape()), file)
+            for name, entry in tensor_entries(handle, file).items():
+                if name in self.entries:
+                    first = self.entries[name].file
+                    raise InvalidCheckpoint(
+                        f"tensor {name} stands in two files: {first} and {file}",
+                        param=name,
+                        value=file,
+                    )
+                self.entries[name] = entry
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -95,7 +92,7 @@ def open_checkpoint(directory: Path) -> WeightFiles:
             f"there is no checkpoint at {directory}", param="model", value=str(directory)
         )
     if (directory / SINGLE).is_file():
-        return WeightFiles(directory, {SINGLE: _map(directory / SINGLE)})
+        return WeightFiles(directory, {SINGLE: map_tensors(directory / SINGLE)})
     if not (directory / INDEX).is_file():
         raise InvalidCheckpoint(
             f"{directory} has neither {SINGLE} nor {INDEX}, so it holds no weights",
@@ -103,7 +100,7 @@ def open_checkpoint(directory: Path) -> WeightFiles:
             value=str(directory),
         )
     weight_map = _weight_map(directory)
-    handles = {file: _map(directory / file) for file in sorted(set(weight_map.values()))}
+    handles = {file: map_tensors(directory / file) for file in sorted(set(weight_map.values()))}
     files = WeightFiles(directory, handles)
     _check_index(files, weight_map)
     return files
@@ -114,7 +111,8 @@ def fingerprint(directory: Path) -> str:
     return open_checkpoint(directory).fingerprint()
 
 
-def _map(path: Path) -> Any:  # noqa: ANN401
+def map_tensors(path: Path) -> Any:  # noqa: ANN401
+    """The mapped safetensors file; InvalidCheckpoint if it is damaged or something else."""
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
@@ -123,6 +121,15 @@ def _map(path: Path) -> Any:  # noqa: ANN401
             param=path.name,
             value=str(path),
         ) from error
+
+
+def tensor_entries(handle: Any, file: str) -> dict[str, TensorEntry]:  # noqa: ANN401
+    """What a mapped file's header says of its tensors."""
+    parts = {name: handle.get_slice(name) for name in handle.keys()}
+    return {
+        name: TensorEntry(part.get_dtype(), tuple(part.get_shape()), file)
+        for name, part in parts.items()
+    }
 
 
 def _weight_map(directory: Path) -> dict[str, str]:
