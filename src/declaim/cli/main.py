@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 
 from declaim import __version__
@@ -52,10 +51,11 @@ def run(arguments: Sequence[str]) -> int:
     except DeclaimError as error:
         print(f"declaim: {error.message}", file=sys.stderr)
         return row_of(error).exit_code
-    except click.exceptions.Abort:
+    except typer.Abort:
         return row_of(Cancelled("interrupted")).exit_code
-    except click.ClickException as error:
-        error.show()
+    except typer.TyperException as error:
+        if message := error.format_message():
+            print(f"declaim: {message}", file=sys.stderr)
         return error.exit_code
     return result if isinstance(result, int) else 0
 

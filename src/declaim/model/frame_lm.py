@@ -35,7 +35,13 @@ class Sampler(Protocol):
         ...
 
     def code(
-        self, index: int, logits: Tensor, noise: Tensor, state: FrameState, slot: Tensor, out: Tensor
+        self,
+        index: int,
+        logits: Tensor,
+        noise: Tensor,
+        state: FrameState,
+        slot: Tensor,
+        out: Tensor,
     ) -> None:
         """Draw code index + 1 from residual head `index` into out int32 [streams]."""
         ...

@@ -22,8 +22,8 @@ class TowerLayer:
         self, config: ModelConfig, ops: OpTable, weights: Mapping[str, Handle], index: int
     ) -> None:
         backbone, tower = config.backbone, config.tower
-        names = ("table", "enorm", "hnorm", "eh", "attention_norm", "ffn_norm")
-        names += ("ffn_gate_up", "ffn_down", "final_norm")
+        norms = ("enorm", "hnorm", "attention_norm", "ffn_norm", "final_norm")
+        names = ("table", "eh", "ffn_gate_up", "ffn_down", *norms)
         prefix = f"tower.{index}"
         self.ops = ops
         self.band = config.band
@@ -101,4 +101,3 @@ class Tower:
         for layer, pages in zip(self.layers, self.layer_pages(state), strict=True):
             h = layer(h, labels, extra, spans, pages)
             extra = None
-

@@ -1,4 +1,4 @@
-"""What a platform supplies: a device, its memory and dtypes, and an op table. It decides nothing."""
+"""What a platform supplies: device, memory, dtypes and an op table. It decides nothing."""
 
 from typing import Any, Protocol
 

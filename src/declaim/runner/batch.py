@@ -47,7 +47,9 @@ class RowRange:
 class SpansBuffer:
     """One Spans at fixed addresses."""
 
-    def __init__(self, platform: Platform, layout: StateLayout, rows: int, table_width: int):
+    def __init__(
+        self, platform: Platform, layout: StateLayout, rows: int, table_width: int
+    ) -> None:
         def staging(*shape: int) -> Staging:
             return platform.staging(shape)
 
@@ -90,9 +92,7 @@ class SpansBuffer:
         self.start.host[0] = 0
         self.start.host[1 : used + 1] = np.cumsum([rows.count for rows in ranges], dtype=np.int32)
         self.slot.host[:used] = [rows.slot for rows in ranges]
-        self.length.host[:used] = [
-            rows.first + rows.count if rows.count else 0 for rows in ranges
-        ]
+        self.length.host[:used] = [rows.first + rows.count if rows.count else 0 for rows in ranges]
         self.table.host[:used] = tables[self.slot.host[:used]]
         if single:
             self.start.host[: count + 1] = np.arange(count + 1, dtype=np.int32)

@@ -23,9 +23,7 @@ class FrameSampler:
 
     def noise(self, state: FrameState, slot: Tensor) -> Tensor:
         """float32 [draws, streams, width], uniform in (0, 1)."""
-        return self.ops.noise(
-            state.seed, state.counter, slot, draws=self.draws, width=self.width
-        )
+        return self.ops.noise(state.seed, state.counter, slot, draws=self.draws, width=self.width)
 
     def main(
         self, logits: Tensor, noise: Tensor, state: FrameState, slot: Tensor, out: Tensor
@@ -43,7 +41,13 @@ class FrameSampler:
         )
 
     def code(
-        self, index: int, logits: Tensor, noise: Tensor, state: FrameState, slot: Tensor, out: Tensor
+        self,
+        index: int,
+        logits: Tensor,
+        noise: Tensor,
+        state: FrameState,
+        slot: Tensor,
+        out: Tensor,
     ) -> None:
         """One code from residual head `index`, into out int32 [streams]."""
         self.ops.draw_code(logits, noise[2 + index], state.sampling, slot, out=out)

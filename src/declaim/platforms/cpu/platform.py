@@ -1,5 +1,6 @@
 """The CPU platform: reference arithmetic in float32, pages of 16 rows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from declaim.state.layout import StateLayout
 BLOCK = 16
 """Attention runs over blocks of this many rows; a page holds whole blocks."""
 
-STATE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+STATE_DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
