@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from poisoned import PoisonedEngine
 from torch import Tensor
 
-from declaim.config.model import load_model_config
+from declaim.config.checkpoint import load_model_config
 from declaim.config.schema import FrameStage
 from declaim.contracts.request import SamplingParams
 from declaim.contracts.step import Admission, PageGrant, Span, StepKind, StepPlan
@@ -85,5 +87,15 @@ def run_rows() -> Callable[[Runner, Tensor, list[int]], Tensor]:
             hidden.append(runner.tensors.hidden.clone())
             done = end
         return torch.cat(hidden)
+
+    return get
+
+
+@pytest.fixture
+def make_engine(checkpoint: Callable[[str], Path]) -> Callable[..., PoisonedEngine]:
+    """A poisoned engine on `micro`; options are the stage's and PoisonedEngine's."""
+
+    def get(**options: Any) -> PoisonedEngine:
+        return PoisonedEngine(checkpoint("micro"), **options)
 
     return get

@@ -90,7 +90,7 @@ def test_any_slot(make_engine: MakeEngine, threads: int) -> None:
     for slot in range(4):
         engine = make_engine(threads=threads, max_num_seqs=4)
         for index in range(slot):
-            engine.submit(request_of(f"long{index}", rows=5, seed=index, frames=40, ends=False))
+            engine.submit(request_of(f"long{index}", rows=5, seed=index, frames=40))
             engine.step()
         engine.submit(subject(greedy=False))
         engine.run()
@@ -127,7 +127,7 @@ def test_two_unseeded_requests_differ(make_engine: MakeEngine) -> None:
     assert first != second
     engine = make_engine()
     for name, seed in (("a", first), ("b", second)):
-        engine.submit(request_of(name, rows=20, seed=seed, frames=8, ends=False))
+        engine.submit(request_of(name, rows=20, seed=seed, frames=8))
     engine.run()
     assert engine.trace("a")["frames"].tobytes() != engine.trace("b")["frames"].tobytes()
 
@@ -143,7 +143,7 @@ def test_no_global_generator_is_touched(make_engine: MakeEngine) -> None:
 
 def test_seed_reaches_every_draw(make_engine: MakeEngine) -> None:
     """Two seeds give other main tokens and other codes in every column."""
-    first = alone(make_engine(), request_of("a", rows=20, seed=1, frames=20, ends=False))
-    second = alone(make_engine(), request_of("a", rows=20, seed=2, frames=20, ends=False))
+    first = alone(make_engine(), request_of("a", rows=20, seed=1, frames=20))
+    second = alone(make_engine(), request_of("a", rows=20, seed=2, frames=20))
     for column in range(first["frames"].shape[1]):
         assert first["frames"][:, column].tolist() != second["frames"][:, column].tolist()

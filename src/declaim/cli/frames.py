@@ -44,7 +44,7 @@ def frames(
     _check_counts(rows, output, "-o")
     if codes:
         _check_counts(rows, codes, "--codes")
-    from declaim.config.model import load_model_config
+    from declaim.config.checkpoint import load_model_config
     from declaim.config.schema import FrameStage
     from declaim.engine.frames import load_frame_engine
 
