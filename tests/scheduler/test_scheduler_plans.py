@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from declaim.contracts.request import FrameRequest, SamplingParams
 from declaim.contracts.step import Admission, PageGrant, StepKind, StepPlan, StepResult
@@ -251,6 +252,18 @@ def test_window_is_shorter_than_a_short_prompt_and_may_be_none(
         assert plan is not None
         windows.append(plan.admissions[0].window)
     assert windows == [(0, 1), (0, 1, 2, 3), (5, 6, 7, 8), ()]
+
+
+def test_rows_of_a_plan_cannot_be_written(
+    request_of: Requests, scheduler_of: Schedulers, answer: Answers
+) -> None:
+    scheduler = scheduler_of(lambda request, at: 2)
+    scheduler.add(request_of("a", 3))
+    span = step(scheduler, answer).spans[0]
+    for rows in (span.rows, span.next_row):
+        assert rows is not None
+        with pytest.raises(ValueError, match="read-only"):
+            rows[0] = 5
 
 
 def test_a_prompt_changed_after_add_changes_nothing(
