@@ -21,7 +21,8 @@ def transformers_model(config: dict[str, Any], tensors: dict[str, Tensor]) -> An
     from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
     from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeTextModel
 
-    text = {key: value for key, value in config["text_config"].items() if key != "model_type"}
+    ours = ("model_type", "mlp_layer_types")
+    text = {key: value for key, value in config["text_config"].items() if key not in ours}
     model = Qwen3_5MoeTextModel(Qwen3_5MoeTextConfig(**text)).eval()
     prefix = "model.language_model."
     weights = {

@@ -116,7 +116,7 @@ def _attend(
     q: Tensor, context: Context, position: Tensor, rows: Tensor, tiles: Tensor, owner: Tensor
 ) -> Tensor:
     out = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2])
-    blocks = int(position[rows].max()) // BLOCK
+    blocks = max(int(position[rows].max()) // BLOCK, 1)  # one at least, seen or not
     for begin in range(0, len(tiles), TILES_AT_ONCE):
         part = slice(begin, begin + TILES_AT_ONCE)
         tile = tiles[part]
@@ -150,7 +150,7 @@ def _full_blocks(
     queries = queries.transpose(1, 2).reshape(tiles, 1, kv_heads, TILE_ROWS * group, width)
     queries = queries.expand(-1, blocks, -1, -1, -1).reshape(-1, TILE_ROWS * group, width)
     keys = context.k[owner, :blocks].reshape(-1, BLOCK, width)
-    scores = batch_product(queries, keys.transpose(1, 2)) if blocks else queries.new_zeros(0)
+    scores = batch_product(queries, keys.transpose(1, 2))
     scores = scores.view(tiles, blocks, kv_heads, TILE_ROWS, group, BLOCK)
     scores = scores.permute(0, 3, 2, 4, 1, 5).reshape(-1, kv_heads, group, blocks, BLOCK)
     return FullBlocks(scores, context.v[owner, :blocks])
@@ -173,19 +173,17 @@ def _combine(
     diagonal = diagonal.masked_fill(ahead[:, None, None], -torch.inf)
     top = diagonal.amax(-1, keepdim=True)
     unseen = (torch.arange(blocks) >= own[:, None])[:, None, None, :, None]
-    if blocks:
-        scores = (full.scores[kept] * scale).masked_fill(unseen, -torch.inf)
-        top = torch.maximum(top, scores.flatten(3).amax(-1, keepdim=True))
+    scores = (full.scores[kept] * scale).masked_fill(unseen, -torch.inf)
+    top = torch.maximum(top, scores.flatten(3).amax(-1, keepdim=True))
+    weights = torch.exp(scores - top.unsqueeze(-1))
     weight = torch.exp(diagonal - top)
+    sums = weights.sum(-1)
+    values = _full_values(weights, full, kept).masked_fill(unseen, 0.0)
     total = q.new_zeros(count, kv_heads, group)
     value = q.new_zeros(count, kv_heads, group, width)
-    if blocks:
-        weights = torch.exp(scores - top.unsqueeze(-1))
-        sums = weights.sum(-1)
-        values = _full_values(weights, full, kept).masked_fill(unseen, 0.0)
-        for block in range(blocks):
-            total += sums[..., block]
-            value += values[:, :, :, block]
+    for block in range(blocks):
+        total += sums[..., block]
+        value += values[:, :, :, block]
     total = total + weight.sum(-1)
     own_value = _values(weight.view(-1, group, BLOCK), v.flatten(0, 1))
     value = value + own_value.view(count, kv_heads, group, width)
