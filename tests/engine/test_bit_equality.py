@@ -62,9 +62,7 @@ def test_every_cut(make_engine: MakeEngine, threads: int, cut: str, greedy: bool
     assert len(whole["frames"]) > 3
     cuts = CUTS[cut]
     ends = np.cumsum([0, *cuts]).tolist()
-    engine = make_engine(
-        threads=threads, chunk_rows=lambda request, done: cuts[ends.index(done)]
-    )
+    engine = make_engine(threads=threads, chunk_rows=lambda request, done: cuts[ends.index(done)])
     assert_same(whole, alone(engine, subject(greedy)))
 
 

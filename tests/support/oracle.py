@@ -243,7 +243,9 @@ class Oracle:
         main = self.get("lm_head.weight")[self.candidates] @ hidden[-1]
         frames = torch.cat([rows[1:], frame[None]])
         h, codes = hidden, []
-        for index in range(self.audio["shared_enrichment_layers"] + self.audio["num_codebooks"] - 1):
+        for index in range(
+            self.audio["shared_enrichment_layers"] + self.audio["num_codebooks"] - 1
+        ):
             h, logits = self.tower_layer(index, h, rows, frames)
             if logits is not None:
                 codes.append(logits[-1])

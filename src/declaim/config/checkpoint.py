@@ -26,7 +26,7 @@ FISH_TEXT = "fish_omni_text"
 QWEN_TEXT = "qwen3_5_moe_text"
 MAX_CONTEXT = 16384
 
-_REFUSED_TYPES = {
+_REFUSED_TYPES: Mapping[str, str] = {
     "dual_ar": "the dual_ar network",
     "fish_qwen3_omni": "the dual_ar network",
     "qwen3_next": "Qwen3-Next",
