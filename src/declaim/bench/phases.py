@@ -5,9 +5,10 @@ The clock costs about a microsecond an op and is in the numbers.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from declaim.model.frame_lm import FrameLM
 from declaim.ops.table import Collectives, Handle, OpTable
 from declaim.platforms.cpu.platform import CpuPlatform
 
@@ -40,11 +41,11 @@ class ClockedOps:
     and the draws count apart.
     """
 
-    def __init__(self, ops: OpTable, clock: PhaseClock) -> None:
+    def __init__(self, ops: OpTable, clock: PhaseClock, heads: Sequence[Handle]) -> None:
         self.ops = ops
         self.clock = clock
+        self.heads = heads
         self.phase = "backbone"
-        self.heads: list[Handle] = []
 
     def __getattr__(self, name: str) -> Any:
         op = getattr(self.ops, name)
@@ -80,7 +81,13 @@ class ClockedPlatform(CpuPlatform):
 
     def __init__(self, clock: PhaseClock) -> None:
         self.clock = clock
+        self.heads: list[Handle] = []
 
     def op_table(self, collectives: Collectives) -> OpTable:
         """The platform's own table behind the clock."""
-        return cast(OpTable, ClockedOps(super().op_table(collectives), self.clock))
+        return cast(OpTable, ClockedOps(super().op_table(collectives), self.clock, self.heads))
+
+    def mark_heads(self, model: FrameLM) -> None:
+        """Tell the clock which products are heads."""
+        self.heads.append(model.lm_head)
+        self.heads.extend(layer.head for layer in model.tower.layers if layer.head is not None)
