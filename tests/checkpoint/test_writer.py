@@ -55,7 +55,7 @@ def test_shards_hold_at_most_what_was_asked(
     write_checkpoint(place, micro, micro_weights, WriteFormat(shard_bytes=limit))
     files = open_checkpoint(place)
     index = json.loads((place / INDEX).read_text())
-    sizes = {file: 0 for file in files.files}
+    sizes = dict.fromkeys(files.files, 0)
     largest = 0
     for name, entry in files.entries.items():
         size = files.read(name).nbytes
