@@ -14,7 +14,7 @@ from declaim.checkpoint.names import Parameter
 from declaim.checkpoint.weights import NetworkWeight
 from declaim.checkpoint.writer import WriteFormat, new_directory, write_checkpoint, write_tensors
 from declaim.config.checkpoint import load_model_config
-from declaim.contracts.errors import Conflict, InvalidCheckpoint
+from declaim.contracts.errors import Conflict, InvalidCheckpoint, InvalidRequest
 
 Quantise = Literal["experts", "all"]
 Weights = list[tuple[Parameter, NetworkWeight]]
@@ -84,6 +84,14 @@ def test_a_directory_in_use_is_refused(
     link.symlink_to(place.parent / "nowhere")
     with pytest.raises(Conflict, match="exists already"):
         write_checkpoint(link, micro, micro_weights)
+
+
+def test_a_place_that_cannot_be_written_to(
+    place: Path, micro: dict[str, Any], micro_weights: Weights
+) -> None:
+    place.write_text("a file")
+    with pytest.raises(InvalidRequest, match="cannot be made"):
+        write_checkpoint(place / "below", micro, micro_weights)
 
 
 def test_an_empty_directory_and_new_parents_are_fine(

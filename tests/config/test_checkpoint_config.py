@@ -167,6 +167,7 @@ def test_generation_defaults(edited: Edit) -> None:
         ("codebook_top_k", True),
         ("ras_window", 0),
         ("ras_window", "16"),
+        ("ras_window", 16385),
         ("ras_temperature", -0.1),
         ("ras_top_k", -3),
         ("ras_top_p", 2),
