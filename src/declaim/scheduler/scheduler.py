@@ -117,7 +117,7 @@ class Scheduler:
         """
         if request.id in self._waiting or request.id in self._running:
             raise Conflict(
-                f"a request with the id {request.id!r} is not finished yet",
+                f"a request with the id {shown(request.id)} is not finished yet",
                 param="id",
                 value=request.id,
             )
