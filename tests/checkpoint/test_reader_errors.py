@@ -29,7 +29,7 @@ STACK = f"{LM}layers.0.mlp.experts.gate_up_proj"
 
 @pytest.fixture
 def write(place: Path, micro: dict[str, Any], micro_weights: Weights) -> Callable[..., None]:
-    def make(**layout: Any) -> None:  # noqa: ANN401
+    def make(**layout: Any) -> None:
         write_checkpoint(place, micro, micro_weights, WriteFormat(**layout))
 
     return make
