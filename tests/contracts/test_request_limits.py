@@ -22,11 +22,11 @@ from declaim.contracts.request import (
 PROMPT = Prompt(np.zeros((1, 3), np.int32), 0)
 
 
-def sampling(**values: Any) -> SamplingParams:  # noqa: ANN401
+def sampling(**values: Any) -> SamplingParams:
     return replace(SamplingParams(), **values)
 
 
-def ask(**values: Any) -> FrameRequest:  # noqa: ANN401
+def ask(**values: Any) -> FrameRequest:
     return FrameRequest(**{"id": "a", "prompt": PROMPT, **values})
 
 

@@ -16,7 +16,7 @@ from declaim.runner.runner import Runner
 RunRows = Callable[[Runner, Tensor, list[int]], Tensor]
 
 
-def transformers_model(config: dict[str, Any], tensors: dict[str, Tensor]) -> Any:  # noqa: ANN401
+def transformers_model(config: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     """The library's model with the checkpoint's backbone weights, float32."""
     from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
     from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeTextModel

@@ -59,8 +59,8 @@ class Oracle:
         self.text = self.config["text_config"]
         self.audio = self.config["audio_decoder_config"]
         self.tensors = {name: value.double() for name, value in self.tensors.items()}
-        self.begin = self.config["semantic_start_token_id"]
-        self.end = self.config["semantic_end_token_id"]
+        self.begin: int = self.config["semantic_start_token_id"]
+        self.end: int = self.config["semantic_end_token_id"]
         self.candidates = sorted({self.config["eos_token_id"], *range(self.begin, self.end + 1)})
 
     def get(self, name: str) -> Tensor:
@@ -101,7 +101,8 @@ class Oracle:
         k = norm(k, self.get(prefix + "k_norm.weight"), text["rms_norm_eps"])
         q = rotate(q, rotary, rope["rope_theta"], False)
         k = rotate(k, rotary, rope["rope_theta"], False)
-        return (attend(q, k, v) * gate.sigmoid()) @ self.get(prefix + "o_proj.weight").T
+        gated: Tensor = attend(q, k, v) * gate.sigmoid()
+        return gated @ self.get(prefix + "o_proj.weight").T
 
     def delta(self, x: Tensor, prefix: str) -> Tensor:
         """One gated delta-net layer, row by row."""
@@ -232,7 +233,8 @@ class Oracle:
         k = norm(k, self.get(prefix + "attention.k_norm.weight"), eps)
         q = rotate(q, rotary, audio["rope_base"], True)
         k = rotate(k, rotary, audio["rope_base"], True)
-        return (attend(q, k, v) * gate.sigmoid()) @ self.get(prefix + "attention.wo.weight").T
+        gated: Tensor = attend(q, k, v) * gate.sigmoid()
+        return gated @ self.get(prefix + "attention.wo.weight").T
 
     def frame_logits(self, rows: Tensor, frame: Tensor) -> tuple[Tensor, Tensor]:
         """Logits behind the last of `rows`, given the frame that was drawn there.
@@ -243,7 +245,9 @@ class Oracle:
         main = self.get("lm_head.weight")[self.candidates] @ hidden[-1]
         frames = torch.cat([rows[1:], frame[None]])
         h, codes = hidden, []
-        for index in range(self.audio["shared_enrichment_layers"] + self.audio["num_codebooks"] - 1):
+        for index in range(
+            self.audio["shared_enrichment_layers"] + self.audio["num_codebooks"] - 1
+        ):
             h, logits = self.tower_layer(index, h, rows, frames)
             if logits is not None:
                 codes.append(logits[-1])

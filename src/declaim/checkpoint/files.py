@@ -111,7 +111,7 @@ def fingerprint(directory: Path) -> str:
     return open_checkpoint(directory).fingerprint()
 
 
-def map_tensors(path: Path) -> Any:  # noqa: ANN401
+def map_tensors(path: Path) -> Any:
     """The mapped safetensors file; InvalidCheckpoint if it is damaged or something else."""
     try:
         return safe_open(path, framework="pt")
@@ -123,7 +123,7 @@ def map_tensors(path: Path) -> Any:  # noqa: ANN401
         ) from error
 
 
-def tensor_entries(handle: Any, file: str) -> dict[str, TensorEntry]:  # noqa: ANN401
+def tensor_entries(handle: Any, file: str) -> dict[str, TensorEntry]:
     """What a mapped file's header says of its tensors."""
     parts = {name: handle.get_slice(name) for name in handle.keys()}
     return {

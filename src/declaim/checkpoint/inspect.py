@@ -20,8 +20,12 @@ from declaim.config.model import FULL, LINEAR, ModelConfig
 from declaim.state.layout import StateLayout
 
 PAGE_SIZE = 16
-_BITS = {"F8_E4M3": 8, "F8_E5M2": 8, "U8": 8, "I8": 8, "BOOL": 8}
-_BITS |= {"BF16": 16, "F16": 16, "I16": 16, "F32": 32, "I32": 32, "F64": 64, "I64": 64}
+_BITS: Mapping[str, int] = {
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "U8", "I8", "BOOL"), 8),
+    **dict.fromkeys(("BF16", "F16", "I16"), 16),
+    **dict.fromkeys(("F32", "I32"), 32),
+    **dict.fromkeys(("F64", "I64"), 64),
+}
 _SIZES = (
     "hidden_size",
     "vocab_size",

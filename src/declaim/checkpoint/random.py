@@ -7,7 +7,7 @@ dtype, so that a written and reloaded random checkpoint holds the same numbers.
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from declaim.ops.table import Handle, OpTable
 HEAD_SPREAD = 2.0
 """Standard deviation of main and code logits: neither uniform nor certain."""
 
-DTYPES = {
+DTYPES: Mapping[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "float32": torch.float32,

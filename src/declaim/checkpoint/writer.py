@@ -30,7 +30,7 @@ from declaim.checkpoint.names import (
 from declaim.checkpoint.weights import Experts, NetworkWeight, to_published
 from declaim.config.checkpoint import parse_model_config
 from declaim.config.model import ModelConfig
-from declaim.contracts.errors import Conflict
+from declaim.contracts.errors import Conflict, InvalidRequest
 from declaim.ops.block_fp8 import BLOCK, decode, encode
 from declaim.ops.table import BlockFP8, ExpertWeight
 
@@ -40,8 +40,9 @@ class WriteFormat:
     """How parameters are laid out in files.
 
     dtype: of every tensor that is not quantised. quantise: None, "experts" (the routed ones) or
-    "all" (also the dense layers that block-FP8 releases quantise); experts that come as BlockFP8
-    are written as they are where the layout can hold them. scale_dtype: bfloat16 or float32.
+    "all" (also the dense layers that block-FP8 releases quantise). Experts that come as BlockFP8
+    are then written as they are where the layout can hold them, and decoded if quantise is None.
+    scale_dtype: bfloat16 or float32.
     shard_bytes: most bytes of tensors in a file, None for one file; a larger tensor stands alone.
     """
 
@@ -101,7 +102,8 @@ def write_model(
 def new_directory(directory: Path) -> Iterator[Path]:
     """A directory to fill; it takes its name when the block ends well, else it goes away.
 
-    Raises Conflict if the name is taken by a file or by a directory that is not empty.
+    Raises Conflict if the name is taken by a file or by a directory that is not empty,
+    InvalidRequest if the place cannot be written to.
     """
     if directory.is_symlink() or directory.exists():
         if not directory.is_dir() or any(directory.iterdir()):
@@ -110,10 +112,18 @@ def new_directory(directory: Path) -> Iterator[Path]:
                 param="directory",
                 value=str(directory),
             )
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(
-        tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".unfinished", dir=directory.parent)
-    )
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.mkdtemp(
+            prefix=f".{directory.name}.", suffix=".unfinished", dir=directory.parent
+        )
+    except OSError as error:
+        raise InvalidRequest(
+            f"{directory} cannot be made: {error.strerror}",
+            param="directory",
+            value=str(directory),
+        ) from error
+    unfinished = Path(made)
     try:
         yield unfinished
         unfinished.chmod(0o755)

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from declaim.cli.arrays import read_integers, write_integers
 from declaim.contracts.errors import InvalidRequest
 from declaim.contracts.request import MAX_FRAMES, FrameRequest, Prompt, SamplingParams
+
+if TYPE_CHECKING:
+    from declaim.engine.frames import FrameEngine
 
 
 def frames(
@@ -41,9 +45,8 @@ def frames(
     steps: Annotated[Path | None, typer.Option(help="Write one JSON line a step.")] = None,
 ) -> None:
     """Generate frames for one or more prompts, as concurrent requests."""
-    _check_counts(rows, output, "-o")
-    if codes:
-        _check_counts(rows, codes, "--codes")
+    for paths, name in ((output, "-o"), (codes or rows, "--codes")):
+        _check_counts(rows, paths, name)
     from declaim.config.checkpoint import load_model_config
     from declaim.config.schema import FrameStage
     from declaim.engine.frames import load_frame_engine
@@ -70,14 +73,8 @@ def frames(
         max_num_batched_tokens=max_batched_rows,
         max_model_len=min(config.context, max(map(len, prompts)) + max_frames),
     )
-    with ExitStack() as stack:
-        log = stack.enter_context(steps.open("w", encoding="utf-8")) if steps else None
-        engine = load_frame_engine(model, stage, config)
-        for request in requests:
-            engine.submit(request)
-        for report in engine.steps():
-            if log is not None:
-                _write_step(log, report.as_json())
+    engine = load_frame_engine(model, stage, config)
+    _run(engine, requests, steps)
     for index, request in enumerate(requests):
         made = engine.outcome(request.id).frames.astype(np.int64)
         write_integers(output[index], made)
@@ -85,8 +82,14 @@ def frames(
             write_integers(codes[index], made[:, 1:].T)
 
 
-def _write_step(log: TextIO, record: dict[str, object]) -> None:
-    log.write(json.dumps(record, separators=(",", ":")) + "\n")
+def _run(engine: "FrameEngine", requests: Sequence[FrameRequest], steps: Path | None) -> None:
+    with ExitStack() as stack:
+        log = stack.enter_context(steps.open("w", encoding="utf-8")) if steps else None
+        for request in requests:
+            engine.submit(request)
+        for report in engine.steps():
+            if log is not None:
+                log.write(json.dumps(report.as_json(), separators=(",", ":")) + "\n")
 
 
 def _check_counts(rows: Sequence[Path], other: Sequence[Path], name: str) -> None:
@@ -99,7 +102,7 @@ def _check_counts(rows: Sequence[Path], other: Sequence[Path], name: str) -> Non
         )
 
 
-def _int32(rows: np.ndarray, path: Path) -> np.ndarray:  # type: ignore[type-arg]
+def _int32(rows: NDArray[np.int64], path: Path) -> NDArray[np.int32]:
     low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     if rows.size and (rows.min() < low or rows.max() > high):
         raise InvalidRequest(

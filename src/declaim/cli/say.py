@@ -17,7 +17,9 @@ def say(
     codec: Annotated[
         Path | None, typer.Option(help="Codec file or directory; default: the model's.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeats a run exactly; fresh if absent.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats a run exactly; fresh if absent.")
+    ] = None,
     max_frames: Annotated[int | None, typer.Option(help="Most frames, 1 to 2048.")] = None,
 ) -> None:
     """Speak a text into a WAV file."""

@@ -17,7 +17,7 @@ from declaim.config.model import (
     Quantization,
     TowerConfig,
 )
-from declaim.config.section import LARGEST_SIZE, Section, refusal
+from declaim.config.section import Section, refusal
 from declaim.contracts.errors import InvalidCheckpoint, InvalidRequest, NotFound
 from declaim.contracts.request import MAX_FRAMES, SamplingParams
 
@@ -26,7 +26,7 @@ FISH_TEXT = "fish_omni_text"
 QWEN_TEXT = "qwen3_5_moe_text"
 MAX_CONTEXT = 16384
 
-_REFUSED_TYPES = {
+_REFUSED_TYPES: Mapping[str, str] = {
     "dual_ar": "the dual_ar network",
     "fish_qwen3_omni": "the dual_ar network",
     "qwen3_next": "Qwen3-Next",
@@ -354,7 +354,7 @@ def _generation(
     except InvalidRequest as error:
         assert error.param is not None
         raise section.refuse(error.param, f"in {error.limit}", error.value) from error
-    window = section.integer("ras_window", 1, LARGEST_SIZE, default=16)
+    window = section.integer("ras_window", 1, MAX_CONTEXT, default=16)
     frames = section.integer("max_new_tokens", 1, MAX_FRAMES, default=MAX_FRAMES)
     section.ignore("eos_token_id", "bos_token_id", "pad_token_id", "transformers_version")
     section.ignore("do_sample")

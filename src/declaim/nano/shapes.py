@@ -3,6 +3,7 @@
 micro is for tests, tiny for trying the whole path, small for measuring. Data only.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,7 @@ class Shape:
     shared_layers: int
     tower_width: int
     band_start: int
-    codec: dict[str, Any]
+    codec: Mapping[str, Any]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class Shape:
         }
 
 
-GENERATION: dict[str, Any] = {
+GENERATION: Mapping[str, Any] = {
     "temperature": 1.0,
     "top_p": 0.9,
     "codebook_top_k": 30,
@@ -166,7 +167,7 @@ def _pre_post(layers: int, heads: int, width: int) -> dict[str, Any]:
     }
 
 
-_MICRO_CODEC: dict[str, Any] = {
+_MICRO_CODEC: Mapping[str, Any] = {
     "sample_rate": 22050,
     "encoder_dim": 4,
     "encoder_rates": [2, 4, 4, 8],
@@ -179,7 +180,7 @@ _MICRO_CODEC: dict[str, Any] = {
     "encoder_transformer": {"n_layer": 1, "window": 512},
 }
 
-_TINY_CODEC: dict[str, Any] = {
+_TINY_CODEC: Mapping[str, Any] = {
     "sample_rate": 44100,
     "encoder_dim": 16,
     "encoder_rates": [2, 4, 8, 8],
@@ -258,5 +259,5 @@ _SMALL = Shape(
     codec={**_TINY_CODEC, "semantic_codebook_size": 1024},
 )
 
-SHAPES: dict[str, Shape] = {shape.name: shape for shape in (_MICRO, _TINY, _SMALL)}
+SHAPES: Mapping[str, Shape] = {shape.name: shape for shape in (_MICRO, _TINY, _SMALL)}
 """The shapes by name."""

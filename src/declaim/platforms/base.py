@@ -14,13 +14,15 @@ from declaim.state.layout import StateLayout
 
 
 class Staging(Protocol):
-    """One step tensor: written on the host, read on the device, both at fixed addresses.
+    """One step tensor: written on the host, read on the device, both at fixed addresses."""
 
-    host: the numpy array to write. device: the tensor that model and ops read.
-    """
+    @property
+    def host(self) -> NDArray[np.integer[Any]]:
+        """The array to write."""
 
-    host: NDArray[np.integer[Any]]
-    device: Tensor
+    @property
+    def device(self) -> Tensor:
+        """The tensor that model and ops read."""
 
     def upload(self, rows: int) -> None:
         """Make the first `rows` rows of host visible on the device before the next op."""
