@@ -40,14 +40,14 @@ def neighbour(index: int) -> FrameRequest:
     return request_of(f"n{index}", rows=3 + 11 * index, seed=index, frames=5 + 3 * index)
 
 
-def alone(engine: PoisonedEngine, request: FrameRequest) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def alone(engine: PoisonedEngine, request: FrameRequest) -> dict[str, np.ndarray]:
     """Everything that a request leaves behind when it runs alone and whole."""
     engine.submit(request)
     engine.run()
     return engine.trace(request.id)
 
 
-def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:  # type: ignore[type-arg]
+def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
     """Bit for bit, part by part."""
     assert left.keys() == right.keys()
     for name, value in left.items():
@@ -62,9 +62,7 @@ def test_every_cut(make_engine: MakeEngine, threads: int, cut: str, greedy: bool
     assert len(whole["frames"]) > 3
     cuts = CUTS[cut]
     ends = np.cumsum([0, *cuts]).tolist()
-    engine = make_engine(
-        threads=threads, chunk_rows=lambda request, done: cuts[ends.index(done)]
-    )
+    engine = make_engine(threads=threads, chunk_rows=lambda request, done: cuts[ends.index(done)])
     assert_same(whole, alone(engine, subject(greedy)))
 
 
@@ -136,10 +134,10 @@ def test_two_unseeded_requests_differ(make_engine: MakeEngine) -> None:
 def test_no_global_generator_is_touched(make_engine: MakeEngine) -> None:
     engine = make_engine()
     before = torch.get_rng_state()
-    numpy_before = np.random.get_state()[1].tobytes()  # type: ignore[index,union-attr]
+    numpy_before = np.random.get_state()[1].tobytes()
     alone(engine, subject(greedy=False))
     assert torch.equal(before, torch.get_rng_state())
-    assert np.random.get_state()[1].tobytes() == numpy_before  # type: ignore[index,union-attr]
+    assert np.random.get_state()[1].tobytes() == numpy_before
 
 
 def test_seed_reaches_every_draw(make_engine: MakeEngine) -> None:

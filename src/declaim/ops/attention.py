@@ -71,14 +71,13 @@ def span_context(k: Tensor, v: Tensor, first: list[int], count: list[int]) -> Co
             F.pad(part[start : start + length].float(), (0, 0, 0, 0, 0, blocks * BLOCK - length))
             for start, length in zip(first, count, strict=True)
         ]
-        return torch.stack(rows).unflatten(1, (blocks, BLOCK)).transpose(2, 3)
+        whole = torch.stack(rows)
+        return whole.view(len(rows), blocks, BLOCK, *whole.shape[2:]).transpose(2, 3)
 
     return Context(shaped(k), shaped(v))
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None
-) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None) -> Tensor:
     """q [n, H, D], k and v [n, K, D] -> float32 [n, H * D]; rows of length-0 spans give 0."""
     numbers, first, count = live_spans(spans)
     if pages is None:

@@ -20,9 +20,7 @@ class ExpertWeights:
     down: tuple[TiledWeight, ...]
 
 
-def expert_weights(
-    gate_up: Sequence[ExpertWeight], down: Sequence[ExpertWeight]
-) -> ExpertWeights:
+def expert_weights(gate_up: Sequence[ExpertWeight], down: Sequence[ExpertWeight]) -> ExpertWeights:
     """Take each expert once, in order; block-FP8 is decoded."""
 
     def tiled(weights: Sequence[ExpertWeight]) -> tuple[TiledWeight, ...]:

@@ -42,7 +42,7 @@ def stored_pair(
     return stored(result[0], out[0]), stored(result[1], out[1])
 
 
-def normed(x: Tensor, factor: Tensor, eps: float) -> Tensor:
+def normed(x: Tensor, factor: Tensor | float, eps: float) -> Tensor:
     """float32 x * rsqrt(mean(x^2) + eps) * factor."""
     wide = x.float()
     return wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps) * factor
