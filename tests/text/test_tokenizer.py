@@ -53,6 +53,18 @@ def test_ids(
     assert tokenizer.name(282) == "<|voice|>"
 
 
+def test_control_tokens_that_the_file_does_not_call_special(
+    edited: Callable[[Edit], Path], config: ModelConfig
+) -> None:
+    def plain(content: dict[str, Any]) -> None:
+        for token in content["added_tokens"]:
+            token["special"] = False
+
+    tokenizer = load_tokenizer(edited(plain), config)
+    assert tokenizer.control == {280, 281, 282, *range(320, 384)}
+    assert tokenizer.encode("a<|speaker:0|>") == [*tokenizer.encode("a"), 284]
+
+
 def test_the_random_checkpoints_tokenizer(checkpoint: Callable[[str], Path]) -> None:
     directory = checkpoint("micro")
     tokenizer = load_tokenizer(directory, load_model_config(directory))
