@@ -1,52 +1,23 @@
 """linear, norms, RoPE and router: against float64, and a row's bytes whatever stands beside it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+from row_checks import near, same_rows
 from torch import Tensor
 
 from declaim.ops.reference import ReferenceOps
 
 Normal = Callable[..., Tensor]
-RowOp = Callable[[Tensor], tuple[Tensor, ...]]
 
 COUNTS = [1, 2, 3, 5, 8, 17, 33]
 EPILOGUES = ["store", "add", "silu_mul", "scaled_add"]
 
 
-def near(found: Tensor, wanted: Tensor, tolerance: float = 2e-5) -> None:
-    """float32 results against float64 ones."""
-    assert wanted.dtype == torch.float64
-    torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
-
-
-def parts(rows: int, most: int) -> Iterator[slice]:
-    """Every count of rows up to `most`, at the first, a middle and the last place."""
-    for count in range(1, most + 1):
-        for first in {0, (rows - count) // 2 | 1, rows - count}:
-            yield slice(first, first + count)
-
-
-def same_rows(op: RowOp, x: Tensor, most: int = 40) -> None:
-    """op of any part of x gives the bytes that it gives each row alone."""
-    alone = [torch.cat(each) for each in zip(*(op(row[None]) for row in x), strict=True)]
-    for part in parts(len(x), min(most, len(x) - 1)):
-        for found, wanted in zip(op(x[part]), alone, strict=True):
-            assert torch.equal(found, wanted[part]), part
-    wild = x.clone()
-    wild[::2] = torch.nan
-    wild[1::4] *= 1e30
-    kept = torch.arange(3, len(x), 4)
-    for found, wanted in zip(op(wild), alone, strict=True):
-        assert torch.equal(found[kept], wanted[kept])
-
-
 @pytest.mark.parametrize("rows", [2, 40, 258])
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_linear_is_the_product(
-    ops: ReferenceOps, normal: Normal, rows: int, epilogue: str
-) -> None:
+def test_linear_is_the_product(ops: ReferenceOps, normal: Normal, rows: int, epilogue: str) -> None:
     for count in COUNTS:
         x, weight = normal(count, 75), normal(rows, 75, scale=0.1)
         base, scale = normal(count, rows), normal(count, 1)
@@ -111,9 +82,7 @@ def test_rms_norm_rows_stand_alone(
     ops: ReferenceOps, normal: Normal, threads: int, width: int
 ) -> None:
     weight = ops.prepare_vector(normal(width))
-    same_rows(
-        lambda x: (ops.rms_norm(x, weight, eps=1e-6, zero_centred=True),), normal(44, width)
-    )
+    same_rows(lambda x: (ops.rms_norm(x, weight, eps=1e-6, zero_centred=True),), normal(44, width))
 
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 24), (3, 33), (8, 24), (4, 128)])
@@ -176,9 +145,7 @@ def test_qk_norm_rope(
 
     made = op(rows)
     first = 0
-    for found, weight, count in zip(
-        made, (q_weight, k_weight), (heads, kv_heads), strict=True
-    ):
+    for found, weight, count in zip(made, (q_weight, k_weight), (heads, kv_heads), strict=True):
         x = rows[:, first : first + count * width].double().view(44, count, width)
         x = x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + weight.double())
         near(found, turned(x, rows[:, -1], rotary, 1e4, interleaved), 1e-3)
@@ -187,9 +154,7 @@ def test_qk_norm_rope(
 
 
 @pytest.mark.parametrize(("experts", "top_k"), [(3, 3), (8, 2), (16, 4), (256, 8)])
-def test_router(
-    ops: ReferenceOps, normal: Normal, threads: int, experts: int, top_k: int
-) -> None:
+def test_router(ops: ReferenceOps, normal: Normal, threads: int, experts: int, top_k: int) -> None:
     weight, x = normal(experts, 72, scale=0.2), normal(44, 72)
     handle = ops.prepare_linear(weight)
     weights, ids = ops.router(x, handle, top_k=top_k)
