@@ -29,14 +29,14 @@ def test_a_plain_checkpoint(
     write_checkpoint(place, micro, micro_weights)
     found = inspect_checkpoint(place)
     elements = sum(tensor.numel() for _, weight in micro_weights for tensor in dense(weight))
-    assert (found.parameters, found.elements) == (112, elements)
-    assert (found.loaded_bytes, found.candidates) == (4 * elements, 65)
+    assert (found.loaded.parameters, found.loaded.elements) == (112, elements)
+    assert (found.loaded.bytes, found.loaded.candidates) == (4 * elements, 65)
     on_disk = elements + (512 - 65) * 64
-    assert found.dtypes == {"BF16": Totals(132, on_disk, 2 * on_disk)}
-    assert found.disk_bytes == 2 * on_disk
-    assert found.files == {SINGLE: (place / SINGLE).stat().st_size}
+    assert found.stored.dtypes == {"BF16": Totals(132, on_disk, 2 * on_disk)}
+    assert found.stored.bytes == 2 * on_disk
+    assert found.stored.files == {SINGLE: (place / SINGLE).stat().st_size}
     assert (found.kind, found.dtype, found.quantization) == ("fish_omni_text", "bfloat16", None)
-    assert (found.expert_layout, found.prefix) == ("stacked", "model.language_model.")
+    assert (found.stored.expert_layout, found.stored.prefix) == ("stacked", "model.language_model.")
     assert found.layers == {
         "linear_attention": 3,
         "full_attention": 1,
@@ -44,11 +44,11 @@ def test_a_plain_checkpoint(
         "tower_residual": 3,
     }
     assert found.sizes["hidden_size"] == 64 and found.sizes["num_codebooks"] == 4
-    assert found.stream_bytes == 3 * 4 * (3 * 128 + 4 * 16 * 16)
-    assert found.row_bytes == 5 * 2 * 32 * 4
+    assert found.loaded.stream_bytes == 3 * 4 * (3 * 128 + 4 * 16 * 16)
+    assert found.loaded.row_bytes == 5 * 2 * 32 * 4
     assert found.unknown_keys == ("stray",)
-    assert found.ignored_tensors == ()
-    assert found.fingerprint == open_checkpoint(place).fingerprint()
+    assert found.stored.ignored == ()
+    assert found.stored.fingerprint == open_checkpoint(place).fingerprint()
     assert found.codec is None
     json.dumps(asdict(found))
 
@@ -57,11 +57,11 @@ def test_a_quantised_one(place: Path, micro: dict[str, Any], micro_weights: Weig
     layout = WriteFormat(expert_layout="per_expert", prefix="model.", quantise="experts")
     write_checkpoint(place, micro, micro_weights, layout)
     found = inspect_checkpoint(place)
-    assert (found.quantization, found.expert_layout) == ("bsgemm-moe", "per_expert")
-    assert found.prefix == "model."
+    assert (found.quantization, found.stored.expert_layout) == ("bsgemm-moe", "per_expert")
+    assert found.stored.prefix == "model."
     experts = 4 * 8 * 3
-    assert found.dtypes["F8_E4M3"] == Totals(experts, experts * 32 * 64, experts * 32 * 64)
-    assert found.elements * 4 == found.loaded_bytes
+    assert found.stored.dtypes["F8_E4M3"] == Totals(experts, experts * 32 * 64, experts * 32 * 64)
+    assert found.loaded.elements * 4 == found.loaded.bytes
 
 
 def test_what_is_ignored_and_the_state_dtype(
@@ -75,8 +75,8 @@ def test_what_is_ignored_and_the_state_dtype(
     save_file({**tensors, "mtp.norm.weight": torch.zeros(1)}, place / SINGLE)
     found = inspect_checkpoint(place)
     assert found.kind == "qwen3_5_moe_text"
-    assert found.ignored_tensors == ("mtp.norm.weight",)
-    assert found.stream_bytes == 3 * (4 * 3 * 128 + 2 * 4 * 16 * 16)
+    assert found.stored.ignored == ("mtp.norm.weight",)
+    assert found.loaded.stream_bytes == 3 * (4 * 3 * 128 + 2 * 4 * 16 * 16)
 
 
 def test_the_codec_beside_it(place: Path, micro: dict[str, Any], micro_weights: Weights) -> None:

@@ -29,11 +29,16 @@ def test_make_then_inspect(app: typer.Typer, tmp_path: Path) -> None:
 
     found = json.loads(runner.invoke(app, ["inspect", str(made), "--json"]).output)
     assert found["sizes"]["hidden_size"] == 64
-    assert found["parameters"] == 112
+    assert found["loaded"]["parameters"] == 112
     assert found["codec"] is None
 
     lines = runner.invoke(app, ["inspect", str(made)]).output
-    for shown in ("hidden_size", "572,936 elements", "16,896 bytes", found["fingerprint"][:40]):
+    for shown in (
+        "hidden_size",
+        "572,936 elements",
+        "16,896 bytes",
+        found["stored"]["fingerprint"][:40],
+    ):
         assert shown in lines
 
 

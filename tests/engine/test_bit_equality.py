@@ -3,7 +3,10 @@
 Logits, recurrent state, pages and frames are compared bit for bit, within one thread and two.
 """
 
+import pickle
+import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,6 +122,30 @@ def test_padding(make_engine: MakeEngine, threads: int, extra: int) -> None:
     assert_same(whole, engine.trace("subject"))
 
 
+def numpy_state() -> bytes:
+    """The words of numpy's global generator."""
+    return pickle.dumps(np.random.get_state())
+
+
+def test_tiny_among_others(checkpoint: Callable[[str], Path], threads: int) -> None:
+    """Widths that are no multiple of a vector, and longer context, alone and in a batch."""
+
+    def tiny(name: str, seed: int, rows: int) -> FrameRequest:
+        return request_of(name, rows=rows, seed=seed, frames=4, codebooks=10, first=512, width=256)
+
+    engines = [
+        PoisonedEngine(checkpoint("tiny"), threads=threads, **options)
+        for options in (
+            {"max_num_seqs": 1},
+            {"max_num_seqs": 3, "chunk_rows": lambda request, done: 31},
+        )
+    ]
+    whole = alone(engines[0], tiny("subject", 7, 150))
+    for index in range(2):
+        engines[1].submit(tiny(f"n{index}", index, 40 + 50 * index))
+    assert_same(whole, alone(engines[1], tiny("subject", 7, 150)))
+
+
 def test_two_unseeded_requests_differ(make_engine: MakeEngine) -> None:
     from declaim.engine.frames import fresh_seed
 
@@ -133,11 +160,11 @@ def test_two_unseeded_requests_differ(make_engine: MakeEngine) -> None:
 
 def test_no_global_generator_is_touched(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    before = torch.get_rng_state()
-    numpy_before = np.random.get_state()[1].tobytes()
+    before, numpy_before, python_before = torch.get_rng_state(), numpy_state(), random.getstate()
     alone(engine, subject(greedy=False))
     assert torch.equal(before, torch.get_rng_state())
-    assert np.random.get_state()[1].tobytes() == numpy_before
+    assert numpy_state() == numpy_before
+    assert random.getstate() == python_before
 
 
 def test_seed_reaches_every_draw(make_engine: MakeEngine) -> None:

@@ -56,7 +56,6 @@ class PoisonedEngine:
     Free slots, free pages and the unwritten tail of live pages are NaN before every step; the
     null slot and the null page stay finite. The books are checked after every step.
     padding: rows, labelled rows and streams are padded by that many.
-    endless: the end frame is never drawn (its row of lm_head is made worse than all others).
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class PoisonedEngine:
         directory: Path,
         *,
         padding: int = 0,
-        endless: bool = False,
         chunk_rows: Callable[[FrameRequest, int], int] | None = None,
         **options: Any,
     ) -> None:
@@ -76,6 +74,8 @@ class PoisonedEngine:
         self.state = self.engine.runner.state
         self.reports: list[StepReport] = []
         self.slots: dict[str, int] = {}
+        self.running: dict[str, int] = {}
+        self.rows: dict[str, int] = {}
         self.pages: dict[int, list[int]] = {}
         self.made: dict[str, dict[str, list[Array]]] = {}
         self.left: dict[str, dict[str, Array]] = {}
@@ -91,11 +91,14 @@ class PoisonedEngine:
         """Queue a request."""
         self.engine.submit(request)
 
-    def abort(self, request_id: str) -> None:
-        """End a request and poison what it owned."""
-        if self.engine.abort(request_id):
+    def abort(self, request_id: str) -> bool:
+        """End a request and poison what it owned; False if it was over."""
+        aborted = self.engine.abort(request_id)
+        if aborted:
+            self.outcomes[request_id] = self.engine.outcome(request_id)
             self._forget(request_id)
         self.engine.scheduler.check()
+        return aborted
 
     def run(self) -> None:
         """Step until every request is over."""
@@ -114,7 +117,8 @@ class PoisonedEngine:
         for grant in report.plan.page_grants:
             self.pages[grant.slot] += grant.pages
         for span in report.plan.spans:
-            self.slots[span.request_id] = span.slot
+            self.rows[span.request_id] = span.length
+            self.slots[span.request_id] = self.running[span.request_id] = span.slot
         self._record(report)
         for update in report.updates:
             if update.outcome is not None:
@@ -145,7 +149,7 @@ class PoisonedEngine:
     def _keep(self, request_id: str) -> None:
         slot = self.slots[request_id]
         self.outcomes[request_id] = outcome = self.engine.outcome(request_id)
-        rows = max(report_rows(report, request_id) for report in self.reports)
+        rows = self.rows[request_id]
         left: dict[str, Array] = {"rows": np.array(rows), "reason": np.array(str(outcome.reason))}
         for layer, state in enumerate(self.state.recurrent):
             left[f"tail {layer}"] = state.tail[slot].numpy().copy()
@@ -158,8 +162,8 @@ class PoisonedEngine:
         self.left[request_id] = left
 
     def _forget(self, request_id: str) -> None:
-        slot = self.slots.get(request_id)
-        if slot is not None:
+        if request_id in self.running:
+            slot = self.running.pop(request_id)
             self._poison_slot(slot)
             self._poison_pages(self.pages.pop(slot, []))
 
@@ -184,12 +188,6 @@ class PoisonedEngine:
             assert state.tail[-1].isfinite().all() and state.matrix[-1].isfinite().all()
         for layer in self.state.pages:
             assert layer.k[-1].isfinite().all() and layer.v[-1].isfinite().all()
-
-
-def report_rows(report: StepReport, request_id: str) -> int:
-    """Rows of context that a request has after a step; 0 if it had no span."""
-    lengths = (span.length for span in report.plan.spans if span.request_id == request_id)
-    return max(lengths, default=0)
 
 
 def padded_size(plan: StepPlan, extra: int, stage: FrameStage) -> StepSize:

@@ -5,7 +5,6 @@ Runs in process on a random checkpoint; the numbers are of this machine and this
 
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from declaim.config.model import ModelConfig
 from declaim.config.schema import FrameStage
 from declaim.contracts.request import FrameRequest, Prompt, SamplingParams
 from declaim.contracts.step import StepKind
-from declaim.engine.frames import FrameEngine, load_frame_engine
+from declaim.engine.frames import FrameEngine, StepReport, load_frame_engine
 
 
 @dataclass(frozen=True)
@@ -66,41 +65,46 @@ def long_seeds(engine: FrameEngine, *, rows: int, frames: int, count: int) -> li
 
 
 def step_phases(
-    directory: Path, config: ModelConfig, *, streams: int, rows: int, frames: int
+    directory: Path, config: ModelConfig, *, streams: int, rows: int, steps: int
 ) -> dict[str, Any]:
-    """Median decode step of `streams` requests, whole and by phase, in milliseconds."""
+    """Median decode step of `streams` requests, whole and by phase, in milliseconds.
+
+    A closed loop: a request that ends is followed by another, so that all steps but those with
+    prompt rows hold `streams` decode rows; `steps` of them are measured.
+    """
     clock = PhaseClock()
     platform = ClockedPlatform(clock)
-    engine = load_frame_engine(
-        directory, FrameStage(max_num_seqs=streams), config, platform=platform
-    )
+    stage = FrameStage(max_num_seqs=streams)
+    engine = load_frame_engine(directory, stage, config, platform=platform)
     platform.mark_heads(engine.runner.model)
-    for index in range(streams):
-        name = f"{streams} {index}"
-        engine.submit(bench_request(config, name, rows=rows, frames=frames, seed=index))
     whole: list[float] = []
     phases: dict[str, list[float]] = {phase: [] for phase in PHASES}
-    for kind, running, seconds, parts in clocked_steps(engine, clock):
-        if kind is not StepKind.DECODE or running != streams:
-            continue
-        whole.append(seconds)
-        for phase in PHASES:
-            phases[phase].append(parts.get(phase, 0.0))
+    asked = 0
+    while len(whole) < steps:
+        statistics_now = engine.scheduler.statistics()
+        for _ in range(streams - statistics_now.running - statistics_now.waiting):
+            engine.submit(bench_request(config, str(asked), rows=rows, frames=steps, seed=asked))
+            asked += 1
+        clock.take()
+        report = engine.step()
+        assert report is not None
+        for update in report.updates:
+            if update.outcome is not None:
+                engine.outcome(update.request_id)
+        if report.plan.kind is StepKind.DECODE:
+            parts = phase_seconds(report, clock)
+            whole.append(sum(report.seconds))
+            for phase in PHASES:
+                phases[phase].append(parts.get(phase, 0.0))
     medians = {phase: 1e3 * statistics.median(times) for phase, times in phases.items()}
     return {"streams": streams, "steps": len(whole), "step": Spread.of(whole), "phases": medians}
 
 
-def clocked_steps(
-    engine: FrameEngine, clock: PhaseClock
-) -> Iterator[tuple[StepKind, int, float, dict[str, float]]]:
-    """Kind, spans, seconds and seconds by phase of every step until all requests are over."""
-    clock.take()
-    for report in engine.steps():
-        scheduling, running = report.seconds
-        parts = clock.take()
-        parts["scheduler"] = scheduling
-        parts["other"] = running - sum(parts.values()) + scheduling
-        yield report.plan.kind, len(report.plan.spans), scheduling + running, parts
+def phase_seconds(report: StepReport, clock: PhaseClock) -> dict[str, float]:
+    """Seconds of one step by phase; `other` is what no op accounts for."""
+    scheduling, running = report.seconds
+    parts = clock.take()
+    return {**parts, "scheduler": scheduling, "other": running - sum(parts.values())}
 
 
 def long_request(

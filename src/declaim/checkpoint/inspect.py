@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 
-from declaim.checkpoint.files import TensorEntry, map_tensors, open_checkpoint, tensor_entries
+from declaim.checkpoint.files import (
+    TensorEntry,
+    WeightFiles,
+    map_tensors,
+    open_checkpoint,
+    tensor_entries,
+)
 from declaim.checkpoint.match import Match, match_tensors
 from declaim.checkpoint.names import Parameter
 from declaim.checkpoint.random import DTYPES
@@ -66,37 +72,57 @@ class CodecFiles:
 
 
 @dataclass(frozen=True)
+class StoredWeights:
+    """The tensors in the files.
+
+    files: bytes by name. dtypes: by the format's words. expert_layout: stacked, per_expert or
+    mixed. prefix: of the backbone's names. ignored: tensors that are not of the network.
+    fingerprint: see WeightFiles.fingerprint.
+    """
+
+    files: Mapping[str, int]
+    dtypes: Mapping[str, Totals]
+    bytes: int
+    expert_layout: str
+    prefix: str
+    ignored: tuple[str, ...]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    """What would be loaded, lm_head cut to the `candidates` rows that the main draw may give.
+
+    bytes: of the parameters in float32. stream_bytes: recurrent state of one stream. row_bytes:
+    K and V of one row. Convolution tails and pages in float32.
+    """
+
+    parameters: int
+    elements: int
+    candidates: int
+    bytes: int
+    stream_bytes: int
+    row_bytes: int
+
+
+@dataclass(frozen=True)
 class Inspection:
     """A checkpoint that can be loaded.
 
     kind: the text model's type. sizes: by published key, of both networks. layers: how many of
-    each kind. dtypes: what the files hold. parameters, elements: what would be loaded (lm_head cut
-    to the `candidates` rows that the main draw may give); disk_bytes: all tensors of the files;
-    loaded_bytes: the parameters in float32. stream_bytes: recurrent state of one stream; row_bytes:
-    K and V of one row; both with float32 pages. fingerprint: see WeightFiles.fingerprint.
+    each kind. context: most rows of a stream. unknown_keys: of the configuration, ignored.
     """
 
     directory: str
     kind: str
     dtype: str
     quantization: str | None
-    expert_layout: str
-    prefix: str
     sizes: Mapping[str, int]
     layers: Mapping[str, int]
-    files: Mapping[str, int]
-    dtypes: Mapping[str, Totals]
-    parameters: int
-    elements: int
-    candidates: int
-    disk_bytes: int
-    loaded_bytes: int
-    stream_bytes: int
-    row_bytes: int
     context: int
-    ignored_tensors: tuple[str, ...]
     unknown_keys: tuple[str, ...]
-    fingerprint: str
+    stored: StoredWeights
+    loaded: LoadedWeights
     codec: CodecFiles | None
 
 
@@ -105,32 +131,44 @@ def inspect_checkpoint(directory: Path) -> Inspection:
     config = load_model_config(directory)
     weights = open_checkpoint(directory)
     match = match_tensors(config, weights.entries)
-    dtypes = _totals(weights.entries.values())
-    elements = sum(_elements(parameter) for parameter in match.parameters)
-    layout = _float32_layout(config)
     return Inspection(
         directory=str(directory),
         kind=QWEN_TEXT if config.plain_text_model else FISH_TEXT,
         dtype=config.dtype,
         quantization=config.quantization.method if config.quantization else None,
-        expert_layout=_expert_layout(match),
-        prefix=match.prefix,
         sizes=_sizes(config),
         layers=_layers(config),
-        files={file: (directory / file).stat().st_size for file in weights.files},
+        context=config.context,
+        unknown_keys=config.unknown_keys,
+        stored=_stored(weights, match),
+        loaded=_loaded(config, match),
+        codec=_codec(directory),
+    )
+
+
+def _stored(weights: WeightFiles, match: Match) -> StoredWeights:
+    dtypes = _totals(weights.entries.values())
+    return StoredWeights(
+        files={file: (weights.directory / file).stat().st_size for file in weights.files},
         dtypes=dtypes,
+        bytes=sum(total.bytes for total in dtypes.values()),
+        expert_layout=_expert_layout(match),
+        prefix=match.prefix,
+        ignored=match.ignored,
+        fingerprint=weights.fingerprint(),
+    )
+
+
+def _loaded(config: ModelConfig, match: Match) -> LoadedWeights:
+    layout = _float32_layout(config)
+    elements = sum(_elements(parameter) for parameter in match.parameters)
+    return LoadedWeights(
         parameters=len(match.parameters),
         elements=elements,
         candidates=len(config.candidates),
-        disk_bytes=sum(total.bytes for total in dtypes.values()),
-        loaded_bytes=elements * torch.float32.itemsize,
+        bytes=elements * torch.float32.itemsize,
         stream_bytes=layout.recurrent_bytes(config),
         row_bytes=layout.row_bytes(config),
-        context=config.context,
-        ignored_tensors=match.ignored,
-        unknown_keys=config.unknown_keys,
-        fingerprint=weights.fingerprint(),
-        codec=_codec(directory),
     )
 
 

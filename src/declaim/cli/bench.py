@@ -27,7 +27,7 @@ def bench(
         make_checkpoint(shape, 0, directory, codec=False)
         config = load_model_config(directory)
         phases = [
-            step_phases(directory, config, streams=streams, rows=60, frames=frames)
+            step_phases(directory, config, streams=streams, rows=60, steps=frames)
             for streams in (1, 8)
         ]
         longs = [

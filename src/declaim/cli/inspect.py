@@ -33,33 +33,33 @@ def inspect(
 
 def _lines(found: Inspection) -> Iterator[tuple[str, str]]:
     yield "checkpoint", found.directory
-    yield "kind", f"fish_omni, {found.kind}, {found.dtype}, prefix {found.prefix}"
+    yield "kind", f"fish_omni, {found.kind}, {found.dtype}, prefix {found.stored.prefix}"
     yield "quantization", found.quantization or "none"
-    yield "experts", found.expert_layout.replace("_", " ")
+    yield "experts", found.stored.expert_layout.replace("_", " ")
     yield "layers", ", ".join(f"{count} {kind}" for kind, count in found.layers.items())
     for name, value in found.sizes.items():
         yield f"  {name}", f"{value:,}"
     yield "context", f"{found.context:,} rows"
-    for file, size in found.files.items():
+    for file, size in found.stored.files.items():
         yield "file", f"{file}, {size:,} bytes"
-    for dtype, total in found.dtypes.items():
+    for dtype, total in found.stored.dtypes.items():
         yield (
             f"  {dtype}",
             f"{total.tensors:,} tensors, {total.elements:,} elements, {total.bytes:,} bytes",
         )
     yield (
         "to load",
-        f"{found.parameters:,} parameters, {found.elements:,} elements "
-        f"(lm_head cut to {found.candidates:,} rows)",
+        f"{found.loaded.parameters:,} parameters, {found.loaded.elements:,} elements "
+        f"(lm_head cut to {found.loaded.candidates:,} rows)",
     )
-    yield "weights on disk", f"{found.disk_bytes:,} bytes"
-    yield "weights as float32", f"{found.loaded_bytes:,} bytes"
-    yield "state of a stream", f"{found.stream_bytes:,} bytes"
-    yield "pages of a row", f"{found.row_bytes:,} bytes in float32"
-    yield "ignored tensors", _some(found.ignored_tensors)
+    yield "weights on disk", f"{found.stored.bytes:,} bytes"
+    yield "weights as float32", f"{found.loaded.bytes:,} bytes"
+    yield "state of a stream", f"{found.loaded.stream_bytes:,} bytes"
+    yield "pages of a row", f"{found.loaded.row_bytes:,} bytes in float32"
+    yield "ignored tensors", _some(found.stored.ignored)
     yield "unknown keys", _some(found.unknown_keys)
     yield "codec", _codec(found.codec)
-    yield "fingerprint", found.fingerprint
+    yield "fingerprint", found.stored.fingerprint
 
 
 def _some(names: tuple[str, ...]) -> str:

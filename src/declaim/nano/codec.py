@@ -2,17 +2,32 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from declaim.checkpoint.random import named_generator
+from declaim.checkpoint.writer import write_json
+from declaim.codec.config import CONFIG_NAME, parse_codec_config
+from declaim.codec.names import codec_shapes
 
 RESIDUAL_GAIN = 0.3
 """Of the convolutions that end a residual unit, so that a chain of units does not blow up."""
 
 OUTPUT_GAIN = 0.1
 """Of the last convolution before the tanh."""
+
+
+def write_random_codec(directory: Path, config: Mapping[str, Any], seed: int) -> None:
+    """Write codec.safetensors and codec_config.json, whose object is `config`."""
+    tensors = dict(random_codec(codec_shapes(parse_codec_config(config)), seed))
+    path = directory / "codec.safetensors"
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)
+    write_json(directory / CONFIG_NAME, config)
 
 
 def random_codec(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Iterator[tuple[str, Tensor]]:

@@ -12,6 +12,7 @@ from declaim.config.checkpoint import parse_model_config
 from declaim.config.load import cache_directory
 from declaim.contracts.errors import Conflict, InvalidRequest
 from declaim.contracts.request import MAX_SEED, check_integer
+from declaim.nano.codec import write_random_codec
 from declaim.nano.shapes import GENERATION, SHAPES
 from declaim.nano.tokenizer import write_tokenizer
 
@@ -35,6 +36,8 @@ def make_checkpoint(shape: str, seed: int, directory: Path, *, codec: bool = Tru
         write_tokenizer(unfinished, chosen)
         weights = random_parameters(config, seed)
         write_model(unfinished, chosen.config, weights, generation=GENERATION)
+        if codec:
+            write_random_codec(unfinished, chosen.codec_config, seed)
 
 
 def default_checkpoint() -> Path:

@@ -27,6 +27,11 @@ class VectorWeight:
     plain: Tensor
     centred: Tensor
 
+    @property
+    def shape(self) -> torch.Size:
+        """[width]."""
+        return self.plain.shape
+
 
 def stored(result: Tensor, out: Tensor | None) -> Tensor:
     """The result, or `out` holding it."""

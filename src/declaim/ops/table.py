@@ -30,7 +30,8 @@ from declaim.state.pages import Pages
 from declaim.state.step import Spans
 
 Handle = Any
-"""A weight as one op table wants it; opaque to everything else."""
+"""A weight as one op table wants it; opaque to everything else but for its `shape`, which is
+that of the tensor it was prepared from (the handle of experts has none)."""
 
 Band = tuple[int, int]
 """First and last main token id of semantic frames, both inside."""
@@ -73,10 +74,10 @@ class Collectives(Protocol):
 class OpSpec:
     """What is known of an op without running it.
 
-    effects: names of arguments that the op changes. host_arguments: names of arguments that are
-    read on the host and must be refreshed before a replay on platforms that freeze them.
-    outputs: called with the op's own arguments (tensors may be on the meta device), gives the
-    shape and dtype of each result, in order.
+    effects: names of arguments that the op changes, besides `out`. host_arguments: what must be
+    refreshed before a replay on platforms that read it on the host and freeze it, named as
+    argument or argument.field. outputs: called with the op's own arguments (tensors may be on
+    the meta device), gives the shape and dtype of each result, in order.
     """
 
     name: str

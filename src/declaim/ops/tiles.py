@@ -24,6 +24,11 @@ class TiledWeight:
     matrix: Tensor
     columns: int
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[N, K], of the weight as stored."""
+        return self.columns, self.matrix.shape[0]
+
 
 def tiled_weight(weight: Tensor) -> TiledWeight:
     """[N, K] as stored -> float32, transposed and padded."""
