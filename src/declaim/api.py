@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from declaim.codec.reader import find_codec, open_codec
@@ -66,5 +65,5 @@ def say(
         pass
     outcome = engine.outcome(request.id)
     frames = outcome.frames.astype(np.int64)
-    samples = decoder.decode(torch.from_numpy(frames[:, 1:].T)).numpy()
+    samples = decoder.decode(frames[:, 1:].T)
     return Speech(samples, stored.config.sample_rate, frames, outcome.reason, chosen)
