@@ -18,6 +18,7 @@ from torch import Tensor
 from declaim.codec.config import CodecConfig, load_codec_config, require_codebooks
 from declaim.codec.layers import Weights
 from declaim.codec.names import IGNORED_SUFFIXES, codec_shapes, needed_to_decode
+from declaim.codec.stream import Decoder
 from declaim.codec.weight_norm import StoredWeight, match_weights
 from declaim.contracts.errors import InvalidCheckpoint, NotFound
 
@@ -110,6 +111,15 @@ def open_codec(file: Path, *, model_codebooks: int | None = None) -> StoredCodec
         if isinstance(tensor, Tensor) and name.rsplit(".", 1)[-1] not in IGNORED_SUFFIXES
     }
     return StoredCodec(file, config, tensors, sources)
+
+
+def load_decoder(path: Path | None, model_directory: Path | None, model_codebooks: int) -> Decoder:
+    """The decode side of the codec that `find_codec` finds, ready on the CPU.
+
+    Raises what `find_codec` and `open_codec` raise.
+    """
+    stored = open_codec(find_codec(path, model_directory), model_codebooks=model_codebooks)
+    return Decoder(stored.config, stored.weights(decode_only=True))
 
 
 def _read_safetensors(file: Path) -> dict[str, object]:
