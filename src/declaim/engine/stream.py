@@ -16,16 +16,21 @@ from declaim.contracts.errors import Cancelled, DeclaimError
 class Stream:
     """The caller's end is an async iterator; `deliver`, `finish` and `fail` are for any thread.
 
-    on_taken(request id) is called in the caller's loop after every chunk that is taken;
-    on_close(request id) when the caller gives the stream up before its end.
+    hop: samples a frame. on_taken(request id, frames) is called in the caller's loop after every
+    chunk that is taken; on_close(request id) when the caller gives the stream up before its end.
     """
 
     def __init__(
-        self, request_id: str, on_taken: Callable[[str], None], on_close: Callable[[str], None]
+        self,
+        request_id: str,
+        hop: int,
+        on_taken: Callable[[str, int], None],
+        on_close: Callable[[str], None],
     ) -> None:
         self.request_id = request_id
         self.started = time.monotonic()
         self._loop = asyncio.get_running_loop()
+        self._hop = hop
         self._on_taken = on_taken
         self._on_close = on_close
         self._chunks: deque[PcmChunk] = deque()
@@ -82,7 +87,7 @@ class Stream:
                 raise StopAsyncIteration
             await self._wait()
         chunk = self._chunks.popleft()
-        self._on_taken(self.request_id)
+        self._on_taken(self.request_id, len(chunk.samples) // self._hop)
         return chunk
 
     async def outcome(self) -> SpeechOutcome:
