@@ -150,16 +150,16 @@ class Admission:
             )
 
     def frame_request(
-        self, request: SpeechRequest, references: tuple[Reference, ...], seed: int
+        self, key: str, request: SpeechRequest, references: tuple[Reference, ...], seed: int
     ) -> FrameRequest:
-        """The request with its prompt, its defaults filled in; all references hold codes."""
+        """The request under a key, with prompt and defaults; all references hold codes."""
         prompt = self.builder.build(request.text, references)
         wanted = request.max_frames
         if wanted is None:
             room = self.config.context - len(prompt.rows)
             wanted = max(1, min(self.config.generation.max_new_tokens, room))
         return FrameRequest(
-            id=request.id,
+            id=key,
             prompt=prompt,
             sampling=request.sampling or self.sampling,
             seed=seed,

@@ -8,15 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
 from declaim.codec.stream import Decoder
-from declaim.contracts.engine import PcmChunk
 from declaim.contracts.errors import EngineFailed
-from declaim.contracts.request import Frame
+from declaim.contracts.request import FloatArray, Frame
 from declaim.engine.frame_loop import LoopPulse, stage_failure
 from declaim.scheduler.record import Outcome
 
@@ -28,11 +26,11 @@ MAX_CHUNK_FRAMES = 64
 class CodecEvents:
     """What the codec stage tells; called in its thread.
 
-    chunk: samples of a stream, in order. ended: all of a stream was delivered. broken: the stage
-    itself ended; nothing follows.
+    chunk: key, first sample and samples of a stream, in order. ended: all of a stream was
+    delivered. broken: the stage itself ended; nothing follows.
     """
 
-    chunk: Callable[[PcmChunk], None]
+    chunk: Callable[[str, int, FloatArray], None]
     ended: Callable[[Outcome], None]
     broken: Callable[[EngineFailed], None]
 
@@ -109,7 +107,7 @@ class CodecLoop:
             self._wake.notify()
 
     def drop(self, request_id: str) -> None:
-        """Forget a stream; a chunk that is being made is not delivered."""
+        """Forget a stream that no frame follows; a chunk being made is not delivered."""
         with self._wake:
             voice = self._voices.pop(request_id, None)
             if voice is not None and voice.row is not None:
@@ -199,9 +197,9 @@ class CodecLoop:
             with self._wake:
                 live = self._voices.get(request_id) is voice
             if live:
-                self.events.chunk(PcmChunk(request_id, first, self._clean(sound)))
+                self.events.chunk(request_id, first, self._clean(sound))
 
-    def _clean(self, samples: np.ndarray[Any, np.dtype[np.float32]]) -> Any:
+    def _clean(self, samples: FloatArray) -> FloatArray:
         broken = np.isnan(samples)
         self.counters.nan_samples += int(broken.sum())
         return np.where(broken, np.float32(0), np.clip(samples, -1, 1))

@@ -6,6 +6,7 @@ knows who must hear of what. It never reads audio files and never speaks HTTP.
 
 import asyncio
 import hashlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from declaim.contracts.errors import Cancelled, Conflict, DeclaimError, EngineFa
 from declaim.contracts.request import FloatArray, IntArray, Reference, SpeechRequest
 from declaim.engine.admission import Admission, ReferenceCodes
 from declaim.engine.codec_loop import CodecEvents, CodecLoop
-from declaim.engine.frame_loop import FrameEvents, FrameLoop
+from declaim.engine.frame_loop import FrameEvents, FrameLoop, stage_failure
 from declaim.engine.frames import FrameEngine, fresh_seed
 from declaim.engine.stream import Stream
 from declaim.scheduler.record import Outcome
@@ -54,6 +55,7 @@ class EngineParts:
 class _Active:
     """One unfinished request. taken: frames that its caller has taken."""
 
+    request_id: str
     stream: Stream
     seed: int
     prompt_rows: int = 0
@@ -67,7 +69,10 @@ class Engine:
 
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
-        self._active: dict[str, _Active] = {}
+        self._active: dict[str, _Active] = {}  # by key, which no two requests ever share
+        self._keys: dict[str, str] = {}  # of unfinished requests, by their id
+        self._clips: set[Callable[[DeclaimError], None]] = set()
+        self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._failure: EngineFailed | None = None
         self._ready = False
@@ -78,9 +83,10 @@ class Engine:
             parts.frames,
             FrameEvents(
                 admitted=self._on_admitted,
-                frame=lambda request_id, frame: self._codec.push(request_id, frame),
+                frame=lambda key, frame: self._codec.push(key, frame),
                 ended=lambda outcome: self._codec.finish(outcome),
-                failed=self._on_failed,
+                failed=self._end,
+                gone=lambda key: self._codec.drop(key),
                 broken=self._on_broken,
             ),
             parts.prepare_frames,
@@ -107,22 +113,32 @@ class Engine:
         """Admit a request, or raise at once; see SpeechEngine."""
         self._parts.admission.check(request)
         seed = fresh_seed() if request.seed is None else request.seed
-        stream = Stream(request.id, self.info.hop, self._on_taken, self._on_closed)
         with self._lock:
-            self._check_open(request.id)
-            self._active[request.id] = _Active(stream, seed)
+            self._check_open()
+            self._check_room(request.id)
+            key = str(next(self._numbers))
+            stream = Stream(
+                request.id,
+                self.info.hop,
+                lambda frames: self._on_taken(key, frames),
+                lambda: self._on_closed(key),
+            )
+            self._active[key] = _Active(request.id, stream, seed)
+            self._keys[request.id] = key
         if any(reference.samples is not None for reference in request.references):
-            self._codec.run(lambda: self._submit(request, seed))
+            self._codec.run(lambda: self._submit(key, request))
         else:
-            self._submit(request, seed)
+            self._submit(key, request)
         return stream
 
-    def _check_open(self, request_id: str) -> None:
+    def _check_open(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._closing:
             raise Overloaded("the engine is shutting down")
-        if request_id in self._active:
+
+    def _check_room(self, request_id: str) -> None:
+        if request_id in self._keys:
             raise Conflict(
                 f"a request with the id {request_id!r} is not finished yet",
                 param="id",
@@ -136,19 +152,18 @@ class Engine:
                 value=len(self._active),
             )
 
-    def _submit(self, request: SpeechRequest, seed: int) -> None:
+    def _submit(self, key: str, request: SpeechRequest) -> None:
         """Encode what must be, then hand the request to the frame stage."""
+        active = self._active.get(key)
+        if active is None:
+            return
         try:
             references = tuple(map(self._encoded, request.references))
-            frames = self._parts.admission.frame_request(request, references, seed)
+            frames = self._parts.admission.frame_request(key, request, references, active.seed)
         except DeclaimError as error:
-            self._on_failed(request.id, error)
+            self._end(key, error)
             return
-        with self._lock:
-            active = self._active.get(request.id)
-            if active is None:
-                return
-            active.prompt_rows = len(frames.prompt.rows)
+        active.prompt_rows = len(frames.prompt.rows)
         seconds = request.deadline_seconds
         self._frames.submit(frames, None if seconds is None else active.stream.started + seconds)
 
@@ -159,7 +174,14 @@ class Engine:
 
     def _codes(self, samples: FloatArray) -> IntArray:
         kept = self._references.kept(samples)
-        return self._references.encode(samples) if kept is None else kept
+        if kept is not None:
+            return kept
+        try:
+            return self._references.encode(samples)
+        except DeclaimError:
+            raise
+        except Exception as error:  # one clip's fault, whatever it is, ends one request
+            raise stage_failure("encoder", error) from error
 
     async def encode_reference(self, samples: FloatArray) -> IntArray:
         """Codes int64 [Q, frames] of a clip; raises InvalidRequest for one that cannot be used."""
@@ -167,30 +189,57 @@ class Engine:
         loop = asyncio.get_running_loop()
         made: asyncio.Future[IntArray] = loop.create_future()
 
-        def resolve(codes: IntArray) -> None:
-            if not made.done():
+        def settle(codes: IntArray | None, error: DeclaimError | None) -> None:
+            if made.done():
+                return
+            if error is not None:
+                made.set_exception(error)
+            elif codes is not None:
                 made.set_result(codes)
 
-        self._codec.run(
-            lambda: loop.call_soon_threadsafe(resolve, self._codes(samples)) and None
-        )
-        return await made
+        def encode() -> None:
+            codes, broken = None, None
+            try:
+                codes = self._codes(samples)
+            except DeclaimError as error:
+                broken = error
+            loop.call_soon_threadsafe(settle, codes, broken)
+
+        def give_up(error: DeclaimError) -> None:
+            loop.call_soon_threadsafe(settle, None, error)
+
+        with self._lock:
+            self._check_open()
+            self._clips.add(give_up)
+        try:
+            self._codec.run(encode)
+            return await made
+        finally:
+            self._clips.discard(give_up)
 
     def abort(self, request_id: str) -> bool:
         """End a request at any moment; its stream raises Cancelled."""
-        cancelled = Cancelled("the request was aborted", param="id", value=request_id)
-        return self._end(request_id, cancelled)
+        key = self._keys.get(request_id)
+        if key is None:
+            return False
+        return self._end(key, Cancelled("the request was aborted", param="id", value=request_id))
 
-    def _end(self, request_id: str, error: DeclaimError) -> bool:
-        with self._lock:
-            active = self._active.pop(request_id, None)
-            if active is None:
-                return False
-            self._totals["failed"] += 1
-        self._frames.abort(request_id)
-        self._codec.drop(request_id)
+    def _end(self, key: str, error: DeclaimError) -> bool:
+        """Break one request. Its frames stop first; then the codec forgets it."""
+        active = self._forget(key)
+        if active is None:
+            return False
+        self._totals["failed"] += 1
+        self._frames.abort(key)
         active.stream.fail(error)
         return True
+
+    def _forget(self, key: str) -> _Active | None:
+        with self._lock:
+            active = self._active.pop(key, None)
+            if active is not None:
+                del self._keys[active.request_id]
+            return active
 
     def health(self) -> EngineHealth:
         """Ready unless a stage has failed or the engine closes."""
@@ -224,39 +273,40 @@ class Engine:
         with self._lock:
             self._closing = True
             active = list(self._active)
-        for request_id in active:
-            self._end(request_id, Overloaded("the engine is shutting down"))
+        for key in active:
+            self._end(key, Overloaded("the engine is shutting down"))
+        for give_up in list(self._clips):
+            give_up(Overloaded("the engine is shutting down"))
         self._frames.stop()
         self._codec.stop()
         await asyncio.to_thread(self._frames.join)
         await asyncio.to_thread(self._codec.join)
 
-    def _on_admitted(self, request_id: str) -> None:
-        active = self._active.get(request_id)
+    def _on_admitted(self, key: str) -> None:
+        active = self._active.get(key)
         if active is not None:
             active.admitted = time.monotonic() - active.stream.started
 
-    def _on_chunk(self, chunk: PcmChunk) -> None:
-        active = self._active.get(chunk.request_id)
+    def _on_chunk(self, key: str, first: int, samples: FloatArray) -> None:
+        active = self._active.get(key)
         if active is None:
             return
         if active.first_audio is None:
             active.first_audio = time.monotonic() - active.stream.started
-        self._totals["frames"] += len(chunk.samples) // self.info.hop
-        self._totals["samples"] += len(chunk.samples)
-        active.stream.deliver(chunk)
+        self._totals["frames"] += len(samples) // self.info.hop
+        self._totals["samples"] += len(samples)
+        active.stream.deliver(PcmChunk(active.request_id, first, samples))
 
     def _on_ended(self, outcome: Outcome) -> None:
-        with self._lock:
-            active = self._active.pop(outcome.request_id, None)
-            if active is None:
-                return
-            self._totals["finished"] += 1
+        active = self._forget(outcome.request_id)
+        if active is None:
+            return
+        self._totals["finished"] += 1
         rows = np.ascontiguousarray(outcome.frames, dtype="<i8")
         finished = time.monotonic() - active.stream.started
         active.stream.finish(
             SpeechOutcome(
-                request_id=outcome.request_id,
+                request_id=active.request_id,
                 reason=outcome.reason,
                 frames=len(rows),
                 frames_sha256=hashlib.sha256(rows.tobytes()).hexdigest(),
@@ -266,24 +316,24 @@ class Engine:
             )
         )
 
-    def _on_failed(self, request_id: str, error: DeclaimError) -> None:
-        self._end(request_id, error)
+    def _on_closed(self, key: str) -> None:
+        self._end(key, Cancelled("the stream was closed"))
 
-    def _on_closed(self, request_id: str) -> None:
-        self._end(request_id, Cancelled("the stream was closed", param="id", value=request_id))
-
-    def _on_taken(self, request_id: str, frames: int) -> None:
-        active = self._active.get(request_id)
+    def _on_taken(self, key: str, frames: int) -> None:
+        active = self._active.get(key)
         if active is not None:
             active.taken += frames
-            self._frames.taken(request_id, active.taken)
+            self._frames.taken(key, active.taken)
 
     def _on_broken(self, failure: EngineFailed) -> None:
         """A stage ended by itself: everyone hears of it, and the other stage stops too."""
         with self._lock:
             self._failure = self._failure or failure
             active, self._active = self._active, {}
+            self._keys.clear()
         for request in active.values():
             request.stream.fail(failure)
+        for give_up in list(self._clips):
+            give_up(failure)
         self._frames.stop()
         self._codec.stop()

@@ -24,14 +24,16 @@ class FrameEvents:
     """What the frame stage tells; called in its thread.
 
     admitted: a request got its slot. frame: a frame was made, in order. ended: the last of a
-    request. failed: a request was refused or broken; error says why. broken: the stage itself
+    request. failed: a request was refused or broken; error says why. gone: no frame follows of a
+    request that was aborted. broken: the stage itself
     ended; nothing follows.
     """
 
     admitted: Callable[[str], None]
     frame: Callable[[str, Frame], None]
     ended: Callable[[Outcome], None]
-    failed: Callable[[str, DeclaimError], None]
+    failed: Callable[[str, DeclaimError], object]
+    gone: Callable[[str], None]
     broken: Callable[[EngineFailed], None]
 
 
@@ -106,9 +108,9 @@ class FrameLoop:
         """Queue a request; what cannot be served comes back by `failed`."""
         self._order(lambda: self._submit(request, deadline))
 
-    def abort(self, request_id: str, error: DeclaimError | None = None) -> None:
-        """End a request; `failed` follows with error unless it is None or the request is over."""
-        self._order(lambda: self._abort(request_id, error))
+    def abort(self, request_id: str) -> None:
+        """End a request, at any moment; `gone` follows."""
+        self._order(lambda: self._abort(request_id))
 
     def taken(self, request_id: str, frames: int) -> None:
         """Say how many frames of a request its caller has taken in all."""
@@ -149,10 +151,9 @@ class FrameLoop:
     def _round(self) -> None:
         self.pulse.beat(True)
         for request_id in self._expired():
-            error = DeadlineExceeded(
-                "the request's deadline passed", param="deadline_seconds", value=request_id
-            )
-            self._abort(request_id, error)
+            late = DeadlineExceeded("the request's deadline passed", param="deadline_seconds")
+            self._abort(request_id)
+            self.events.failed(request_id, late)
         report = self.engine.step()
         if report is None:
             return
@@ -187,13 +188,11 @@ class FrameLoop:
             return
         self._running[request.id] = _Running(deadline)
 
-    def _abort(self, request_id: str, error: DeclaimError | None) -> None:
-        if self._running.pop(request_id, None) is None:
-            return
-        self.engine.abort(request_id)
-        self.engine.outcome(request_id)
-        if error is not None:
-            self.events.failed(request_id, error)
+    def _abort(self, request_id: str) -> None:
+        if self._running.pop(request_id, None) is not None:
+            self.engine.abort(request_id)
+            self.engine.outcome(request_id)
+        self.events.gone(request_id)
 
     def _taken(self, request_id: str, frames: int) -> None:
         running = self._running.get(request_id)

@@ -16,16 +16,16 @@ from declaim.contracts.errors import Cancelled, DeclaimError
 class Stream:
     """The caller's end is an async iterator; `deliver`, `finish` and `fail` are for any thread.
 
-    hop: samples a frame. on_taken(request id, frames) is called in the caller's loop after every
-    chunk that is taken; on_close(request id) when the caller gives the stream up before its end.
+    hop: samples a frame. on_taken(frames) is called in the caller's loop after every chunk that is
+    taken; on_close() when the caller gives the stream up before its end.
     """
 
     def __init__(
         self,
         request_id: str,
         hop: int,
-        on_taken: Callable[[str, int], None],
-        on_close: Callable[[str], None],
+        on_taken: Callable[[int], None],
+        on_close: Callable[[], None],
     ) -> None:
         self.request_id = request_id
         self.started = time.monotonic()
@@ -87,7 +87,7 @@ class Stream:
                 raise StopAsyncIteration
             await self._wait()
         chunk = self._chunks.popleft()
-        self._on_taken(self.request_id, len(chunk.samples) // self._hop)
+        self._on_taken(len(chunk.samples) // self._hop)
         return chunk
 
     async def outcome(self) -> SpeechOutcome:
@@ -107,7 +107,7 @@ class Stream:
         self._chunks.clear()
         if not self.over:
             self._error = Cancelled("the stream was closed", param="id", value=self.request_id)
-            self._on_close(self.request_id)
+            self._on_close()
         self._changed.set()
 
     async def _wait(self) -> None:

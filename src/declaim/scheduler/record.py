@@ -49,8 +49,8 @@ class RequestRecord:
 
     prompt: int32 [rows, 1 + Q], the scheduler's own, read-only. frames: generated rows, each
     int32 [1 + Q]. computed_rows: rows of the history that the device has seen.
-    slot: None while the request waits. held: it gets no rows for now. over: it has an outcome; a step that is still under way
-    must not touch it.
+    slot: None while the request waits. held: it gets no rows for now. over: it has an outcome; a
+    step that is still under way must not touch it.
     """
 
     request: FrameRequest
