@@ -1,0 +1,184 @@
+"""The delta-net layer's stateful ops: causal convolution and gated delta rule.
+
+Both run over spans: rows of one slot, whose state is read before the span and written after it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from declaim.ops.activations import sigmoid, silu, softplus
+from declaim.state.step import Spans
+
+CHUNK = 64
+"""Rows of a chunk of the chunked form."""
+
+
+def live_spans(spans: Spans) -> tuple[list[int], list[int], list[int]]:
+    """Of every span that has rows, in order: its number, its first row, its row count."""
+    start = spans.start.tolist()
+    numbers = [i for i in range(len(start) - 1) if start[i + 1] > start[i]]
+    return numbers, [start[i] for i in numbers], [start[i + 1] - start[i] for i in numbers]
+
+
+def span_slots(spans: Spans, numbers: list[int]) -> Tensor:
+    """The slots of some spans, int64."""
+    assert spans.slot is not None, "state needs spans with slots"
+    return spans.slot[numbers].long()
+
+
+def causal_conv(x: Tensor, weight: Tensor, spans: Spans, tail: Tensor | None) -> Tensor:
+    """silu of the depthwise convolution, x [n, channels], weight [channels, kernel].
+
+    Every row gathers its own taps, from the span's rows or from the slot's tail, and adds them
+    oldest first.
+    """
+    numbers, first, count = live_spans(spans)
+    keep = weight.shape[1] - 1
+    rows = sum(count)
+    owner = torch.repeat_interleave(torch.tensor(count))
+    start, length = torch.tensor(first), torch.tensor(count)
+    if tail is None:
+        history = x.new_zeros(len(numbers) * keep, x.shape[1])
+    else:
+        slots = span_slots(spans, numbers)
+        history = tail[slots].flatten(0, 1).to(x.dtype)
+    source = torch.cat([history, x])
+    row = torch.arange(rows) + (start - length.cumsum(0) + length)[owner]
+    local = row - start[owner]
+    y = torch.zeros((), dtype=x.dtype)
+    for tap in range(keep + 1):
+        index = local + tap
+        index = torch.where(index < keep, owner * keep + index, history.shape[0] + row + tap - keep)
+        y = y + source[index] * weight[:, tap]
+    if tail is not None:
+        last = length[:, None] + torch.arange(keep)
+        place = history.shape[0] + start[:, None] + last - keep
+        held = torch.arange(len(numbers))[:, None] * keep + last
+        tail[slots] = source[torch.where(last < keep, held, place)].to(tail.dtype)
+    out = x.new_zeros(x.shape)
+    out[row] = silu(y)
+    return out
+
+
+@dataclass(frozen=True)
+class DeltaInputs:
+    """What a row brings to the delta rule, float32; value heads share keys by groups.
+
+    q, k [n, value heads, key width]; v [n, value heads, value width]; beta, g [n, value heads],
+    g the logarithm of the decay.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    beta: Tensor
+    g: Tensor
+
+
+def delta_inputs(
+    qkv: Tensor,
+    b: Tensor,
+    a: Tensor,
+    a_log: Tensor,
+    dt_bias: Tensor,
+    *,
+    heads: tuple[int, int],
+    widths: tuple[int, int],
+) -> DeltaInputs:
+    """Split, normalise and scale the rows of a layer."""
+    rows, (key_heads, value_heads), (key_width, value_width) = qkv.shape[0], heads, widths
+    keys = key_heads * key_width
+    both = qkv[:, : 2 * keys].float().reshape(rows, 2, key_heads, key_width)
+    both = both * torch.rsqrt((both * both).sum(-1, keepdim=True) + 1e-6)
+    both = both.repeat_interleave(value_heads // key_heads, dim=2)
+    v = qkv[:, 2 * keys :].float().reshape(rows, value_heads, value_width)
+    g = -torch.exp(a_log) * softplus(a.float() + dt_bias)
+    return DeltaInputs(both[:, 0] * key_width**-0.5, both[:, 1], v, sigmoid(b.float()), g)
+
+
+def delta_rule(inputs: DeltaInputs, spans: Spans, state: Tensor | None) -> Tensor:
+    """Row by row, all spans side by side; o float32 [n, value heads, value width].
+
+    The n-th rows of all spans make one turn; spans are ordered longest first, so that those
+    which still have rows are the leading ones.
+    """
+    numbers, first, count = live_spans(spans)
+    order = sorted(range(len(numbers)), key=lambda i: -count[i])
+    turns = [sum(length > turn for length in count) for turn in range(max(count, default=0))]
+    rows = torch.tensor([first[i] + turn for turn, m in enumerate(turns) for i in order[:m]])
+    heads, key_width, value_width = *inputs.k.shape[1:], inputs.v.shape[-1]
+    if state is None:
+        s = torch.zeros(len(numbers), heads, key_width, value_width)
+    else:
+        slots = span_slots(spans, [numbers[i] for i in order])
+        s = state[slots].float()
+    q, k = inputs.q[rows].unsqueeze(-1), inputs.k[rows].unsqueeze(-1)
+    v, beta = inputs.v[rows], inputs.beta[rows].unsqueeze(-1)
+    decay = torch.exp(inputs.g[rows])[..., None, None]
+    made = []
+    done = 0
+    for width in turns:
+        part = slice(done, done + width)
+        live = s[:width] * decay[part]
+        error = beta[part] * (v[part] - (live * k[part]).sum(-2))
+        live = live + k[part] * error.unsqueeze(-2)
+        if state is not None and state.dtype != torch.float32:
+            live = live.to(state.dtype).float()
+        made.append((live * q[part]).sum(-2))
+        s = live if width == len(s) else torch.cat([live, s[width:]])
+        done += width
+    out = torch.zeros_like(inputs.v)
+    if made:
+        out[rows] = torch.cat(made)
+    if state is not None:
+        state[slots] = s.to(state.dtype)
+    return out
+
+
+def delta_rule_chunked(inputs: DeltaInputs, spans: Spans, state: Tensor | None) -> Tensor:
+    """The same recurrence in chunks of 64 rows, by two triangular solves each.
+
+    Within a chunk, with c the running sum of g and D[i, j] = exp(c_i - c_j) for j <= i:
+    A = I + tril(beta K K^T * D, -1), U = A^-1 (beta V), W = A^-1 (beta K exp(c)),
+    N = U - W S, o = (Q exp(c)) S + (Q K^T * D) N, S' = exp(c_last) S + (K exp(c_last - c))^T N.
+    """
+    numbers, first, count = live_spans(spans)
+    outputs = []
+    for index, number in enumerate(numbers):
+        if state is None:
+            shape = (*inputs.k.shape[1:], inputs.v.shape[-1])
+            s = torch.zeros(shape, device=inputs.v.device)
+        else:
+            slot = span_slots(spans, [number])[0]
+            s = state[slot].float()
+        end = first[index] + count[index]
+        for begin in range(first[index], end, CHUNK):
+            o, s = _chunk(inputs, slice(begin, min(begin + CHUNK, end)), s)
+            outputs.append(o)
+        if state is not None:
+            state[slot] = s.to(state.dtype)
+    rest = inputs.v.shape[0] - sum(count)
+    outputs.append(inputs.v.new_zeros(rest, *inputs.v.shape[1:]))
+    return torch.cat(outputs)
+
+
+def _chunk(inputs: DeltaInputs, rows: slice, s: Tensor) -> tuple[Tensor, Tensor]:
+    q, k, v = (part[rows].transpose(0, 1) for part in (inputs.q, inputs.k, inputs.v))
+    beta = inputs.beta[rows].T.unsqueeze(-1)
+    c = inputs.g[rows].T.cumsum(1)
+    size = c.shape[1]
+    above = torch.ones(size, size, dtype=torch.bool, device=c.device).triu(1)
+    decay = (c[:, :, None] - c[:, None, :]).masked_fill(above, -torch.inf).exp()
+    lower = (beta * k @ k.transpose(1, 2) * decay).tril(-1)
+    unit = torch.eye(size, device=c.device) + lower
+    grown = c.exp().unsqueeze(-1)
+    right = torch.cat([beta * v, beta * k * grown], -1)
+    solved = torch.linalg.solve_triangular(unit, right, upper=False, unitriangular=True)
+    u, w = solved.split([v.shape[-1], k.shape[-1]], -1)
+    new = u - w @ s
+    o = (q * grown) @ s + (q @ k.transpose(1, 2) * decay) @ new
+    left = (c[:, -1:] - c).exp().unsqueeze(-1)
+    s = grown[:, -1:] * s + (k * left).transpose(1, 2) @ new
+    return o.transpose(0, 1), s

@@ -1,0 +1,376 @@
+"""The exact PyTorch reference of the op table: readable, on any torch device, the oracle.
+
+A row's bytes depend on the row and its own context alone. Arithmetic is float32, whatever the
+dtype of the operands; results have the dtype of x. Every method's contract stands in the table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from declaim.ops import attention, delta_rule, draws, experts, philox
+from declaim.ops import frames as frame_rows
+from declaim.ops.activations import sigmoid, silu
+from declaim.ops.table import Band, Collectives, ExpertWeight
+from declaim.ops.tiles import TiledWeight, tile_product, tiled_weight
+from declaim.state.frames import FrameState, SamplingTensors
+from declaim.state.pages import Pages
+from declaim.state.step import Spans
+
+
+@dataclass(frozen=True)
+class VectorWeight:
+    """float32 [width] as stored, and one more than it (a zero-centred norm's factor)."""
+
+    plain: Tensor
+    centred: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """[width]."""
+        return self.plain.shape
+
+
+def stored(result: Tensor, out: Tensor | None) -> Tensor:
+    """The result, or `out` holding it."""
+    return result if out is None else out.copy_(result)
+
+
+def stored_pair(
+    result: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """As `stored`, for two."""
+    if out is None:
+        return result
+    return stored(result[0], out[0]), stored(result[1], out[1])
+
+
+def normed(x: Tensor, factor: Tensor | float, eps: float) -> Tensor:
+    """float32 x * rsqrt(mean(x^2) + eps) * factor."""
+    wide = x.float()
+    return wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps) * factor
+
+
+class ReferenceOps:
+    """One op table; see the module's docstring."""
+
+    name = "reference"
+    exact = True
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+        self._frequencies: dict[tuple[int, float], Tensor] = {}
+
+    def prepare_linear(self, weight: Tensor) -> TiledWeight:
+        """Transposed and padded, float32."""
+        return tiled_weight(weight)
+
+    def prepare_vector(self, weight: Tensor) -> VectorWeight:
+        """float32."""
+        plain = weight.float()
+        return VectorWeight(plain, 1.0 + plain)
+
+    def prepare_conv(self, weight: Tensor) -> Tensor:
+        """float32."""
+        return weight.float()
+
+    def prepare_table(self, weight: Tensor) -> Tensor:
+        """As stored; rows are widened after they are gathered."""
+        return weight.clone()
+
+    def prepare_experts(
+        self, gate_up: Sequence[ExpertWeight], down: Sequence[ExpertWeight]
+    ) -> experts.ExpertWeights:
+        """Each expert as a linear weight."""
+        return experts.expert_weights(gate_up, down)
+
+    def linear(
+        self,
+        x: Tensor,
+        w: TiledWeight,
+        base: Tensor | None = None,
+        scale: Tensor | None = None,
+        *,
+        epilogue: str = "store",
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Row tiles, then the epilogue in float32."""
+        y = tile_product(x, w)
+        if epilogue == "silu_mul":
+            gate, up = y.chunk(2, -1)
+            y = silu(gate) * up
+        elif epilogue == "add":
+            assert base is not None
+            y = base.float() + y
+        elif epilogue == "scaled_add":
+            assert base is not None and scale is not None
+            y = base.float() + sigmoid(scale.float()) * y
+        else:
+            assert epilogue == "store", epilogue
+        return stored(y.to(x.dtype), out)
+
+    def rms_norm(
+        self,
+        x: Tensor,
+        weight: VectorWeight,
+        *,
+        eps: float,
+        zero_centred: bool,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The product in float32, then the cast."""
+        factor = weight.centred if zero_centred else weight.plain
+        return stored(normed(x, factor, eps).to(x.dtype), out)
+
+    def causal_conv(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        spans: Spans,
+        tail: Tensor | None,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Taps oldest first."""
+        y = delta_rule.causal_conv(x.float(), weight, spans, tail)
+        return stored(y.to(x.dtype), out)
+
+    def delta_rule(
+        self,
+        qkv: Tensor,
+        b: Tensor,
+        a: Tensor,
+        a_log: VectorWeight,
+        dt_bias: VectorWeight,
+        spans: Spans,
+        state: Tensor | None,
+        *,
+        heads: tuple[int, int],
+        widths: tuple[int, int],
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Row by row."""
+        inputs = delta_rule.delta_inputs(
+            qkv, b, a, a_log.plain, dt_bias.plain, heads=heads, widths=widths
+        )
+        return stored(delta_rule.delta_rule(inputs, spans, state).to(qkv.dtype), out)
+
+    def delta_rule_chunked(
+        self,
+        qkv: Tensor,
+        b: Tensor,
+        a: Tensor,
+        a_log: VectorWeight,
+        dt_bias: VectorWeight,
+        spans: Spans,
+        state: Tensor | None,
+        *,
+        heads: tuple[int, int],
+        widths: tuple[int, int],
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Chunks of 64 rows; depends on the cut."""
+        inputs = delta_rule.delta_inputs(
+            qkv, b, a, a_log.plain, dt_bias.plain, heads=heads, widths=widths
+        )
+        return stored(delta_rule.delta_rule_chunked(inputs, spans, state).to(qkv.dtype), out)
+
+    def gated_norm(
+        self, o: Tensor, z: Tensor, weight: VectorWeight, *, eps: float, out: Tensor | None = None
+    ) -> Tensor:
+        """Norm before gate; the normed value takes o's dtype in between."""
+        y = normed(o, 1.0, eps).to(o.dtype) * weight.plain.to(o.dtype)
+        return stored((y.flatten(1).float() * silu(z.float())).to(o.dtype), out)
+
+    def qk_norm_rope(
+        self,
+        q: Tensor,
+        k: Tensor,
+        q_weight: VectorWeight,
+        k_weight: VectorWeight,
+        position: Tensor,
+        *,
+        eps: float,
+        rotary: int,
+        theta: float,
+        interleaved: bool,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Norm in float32, cast, then rotation in float32."""
+        angle = position.float()[:, None] * self._inverse_frequencies(rotary, theta)
+        turn = (angle.cos()[:, None], angle.sin()[:, None])
+        width = q_weight.plain.shape[0]
+
+        def made(x: Tensor, weight: VectorWeight) -> Tensor:
+            heads = x.reshape(x.shape[0], -1, width)
+            y = normed(heads, weight.centred, eps).to(x.dtype).float()
+            return rotated(y, turn, rotary, interleaved).to(x.dtype)
+
+        return stored_pair((made(q, q_weight), made(k, k_weight)), out)
+
+    def _inverse_frequencies(self, rotary: int, theta: float) -> Tensor:
+        if (rotary, theta) not in self._frequencies:
+            exponent = torch.arange(0, rotary, 2, dtype=torch.float32) / rotary
+            self._frequencies[rotary, theta] = 1.0 / theta**exponent
+        return self._frequencies[rotary, theta]
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gate: Tensor,
+        spans: Spans,
+        pages: Pages | None,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Blocks of 16 in order, then the gate."""
+        y = attention.attend(q, k, v.reshape(k.shape), spans, pages)
+        return stored((y.to(q.dtype).float() * sigmoid(gate.float())).to(q.dtype), out)
+
+    def router(
+        self,
+        x: Tensor,
+        w: TiledWeight,
+        *,
+        top_k: int,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """float32 throughout."""
+        return stored_pair(experts.route(tile_product(x, w), top_k), out)
+
+    def experts(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        ids: Tensor,
+        w: experts.ExpertWeights,
+        base: Tensor,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Only experts that some row chose are computed."""
+        return stored(experts.add_experts(x, weights, ids, w, base).to(base.dtype), out)
+
+    def embed(
+        self,
+        rows: Tensor,
+        table: Tensor,
+        codebooks: Tensor,
+        *,
+        band: Band,
+        codes: int,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """float32."""
+        return stored(frame_rows.embed(rows, table, codebooks, band, codes), out)
+
+    def extra_codes(
+        self,
+        rows: Tensor,
+        codebooks: Tensor,
+        *,
+        band: Band,
+        first: int,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """float32."""
+        return stored(frame_rows.extra_codes(rows, codebooks, band, first), out)
+
+    def tower_input(
+        self,
+        h: Tensor,
+        frames: Tensor,
+        table: Tensor,
+        extra: Tensor | None,
+        enorm: VectorWeight,
+        hnorm: VectorWeight,
+        *,
+        column: int,
+        band: Band,
+        eps: float,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The embedding's half first."""
+        e = frame_rows.code_embedding(frames, table, band, column)
+        if extra is not None:
+            e = e + extra.float()
+        both = [normed(e, enorm.centred, eps), normed(h, hnorm.centred, eps)]
+        return stored(torch.cat(both, -1).to(h.dtype), out)
+
+    def gather_rows(
+        self, source: Tensor, index: Tensor, *, keep: bool = False, out: Tensor | None = None
+    ) -> Tensor:
+        """Rows by index; `keep` needs out."""
+        assert out is not None or not keep, "rows to keep need an out"
+        return stored(frame_rows.gather_rows(source, index, out if keep else None), out)
+
+    def noise(
+        self,
+        seed: Tensor,
+        counter: Tensor,
+        slot: Tensor,
+        *,
+        draws: int,
+        width: int,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """All draws of the step in one call."""
+        place = slot.long()
+        return stored(philox.uniform(seed[place], counter[place], draws=draws, width=width), out)
+
+    def draw_main(
+        self,
+        logits: Tensor,
+        u: Tensor,
+        parameters: SamplingTensors,
+        window: Tensor,
+        candidates: Tensor,
+        slot: Tensor,
+        *,
+        band: Band,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """One sort serves both draws."""
+        made = draws.draw_main(logits, u, parameters, window, candidates, slot, band)
+        return stored(made, out)
+
+    def draw_code(
+        self,
+        logits: Tensor,
+        u: Tensor,
+        parameters: SamplingTensors,
+        slot: Tensor,
+        *,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """One head's draw."""
+        return stored(draws.draw_code(logits, u, parameters, slot), out)
+
+    def write_frame(self, frames: Tensor, slot: Tensor, state: FrameState) -> None:
+        """Last frame, window and counter."""
+        frame_rows.write_frame(frames, slot, state)
+
+    def all_reduce(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """By the collectives."""
+        return stored(self.collectives.all_reduce(x), out)
+
+    def all_gather(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """By the collectives."""
+        return stored(self.collectives.all_gather(x), out)
+
+
+def rotated(x: Tensor, turn: tuple[Tensor, Tensor], rotary: int, interleaved: bool) -> Tensor:
+    """RoPE of x float32 [n, heads, width]; turn = cos and sin [n, 1, rotary / 2]."""
+    cos, sin = turn
+    if interleaved:
+        first, second = slice(0, rotary, 2), slice(1, rotary, 2)
+    else:
+        first, second = slice(0, rotary // 2), slice(rotary // 2, rotary)
+    y = x.clone()
+    y[..., first] = x[..., first] * cos - x[..., second] * sin
+    y[..., second] = x[..., second] * cos + x[..., first] * sin
+    return y
