@@ -7,6 +7,7 @@ streams share a call. A stream's memory is constant in size from the first frame
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from declaim.codec.layers import Tails, Weights
 from declaim.codec.names import CONVNEXT_KERNEL, DILATIONS, EDGE_KERNEL, UNIT_KERNEL, decode_shapes
 from declaim.codec.quantizer import Quantizers
 from declaim.contracts.errors import InvalidRequest
+from declaim.contracts.request import FloatArray, IntArray
 
 PIECE_FRAMES = 64
 """Frames, over all streams of a call, that are decoded at once: bounds a call's memory."""
@@ -154,20 +156,27 @@ class Decoder:
         """State of `rows` streams that have not begun, on the decoder's device."""
         return StreamState.allocate(self.config, rows, self.device)
 
-    def decode(self, codes: Tensor) -> Tensor:
-        """A whole utterance: int64 codes [Q, frames] -> float32 samples [frames * hop]."""
-        _check_codes(codes, 2, self.config)
-        return self.step(codes[None], self.new_state(1))[0]
+    def decode(self, codes: IntArray) -> FloatArray:
+        """A whole utterance: integer codes [Q, frames] -> float32 samples [frames * hop].
+
+        Samples are in [-1, 1]. Raises InvalidRequest for codes of another shape or type.
+        """
+        _check_codes(codes.shape, codes.dtype.kind in "iu", self.config)
+        tensor = torch.from_numpy(codes.astype(np.int64))[None]
+        samples: FloatArray = self.step(tensor, self.new_state(1))[0].cpu().numpy()
+        return samples
 
     @torch.no_grad()
     def step(self, codes: Tensor, state: StreamState, rows: Sequence[int] | None = None) -> Tensor:
-        """The next frames of some streams: codes [batch, Q, frames] -> [batch, frames * hop].
+        """The next frames of some streams: int64 codes [batch, Q, frames] -> their samples.
 
         rows: the state's row of each stream of the batch, no row twice; None means all rows in
         order. Those rows of the state are moved on by `frames`, the others are untouched.
-        Samples are float32 in [-1, 1]. Raises InvalidRequest for codes of another shape or type.
+        Samples are float32 [batch, frames * hop] in [-1, 1]. Raises InvalidRequest for codes of
+        another shape or type.
         """
-        _check_codes(codes, 3, self.config)
+        assert codes.dim() == 3
+        _check_codes(tuple(codes.shape[1:]), codes.dtype == torch.int64, self.config)
         if rows is None:
             assert codes.shape[0] == state.rows
             return self._advance(codes, state)
@@ -192,19 +201,10 @@ class Decoder:
         return samples
 
 
-def _check_codes(codes: Tensor, dimensions: int, config: CodecConfig) -> None:
-    expected = f"[batch, {config.num_codebooks}, frames]"[0 if dimensions == 3 else 1 :]
-    integers = not codes.dtype.is_floating_point and not codes.dtype.is_complex
-    if (
-        codes.dim() != dimensions
-        or codes.shape[-2] != config.num_codebooks
-        or not integers
-        or codes.dtype == torch.bool
-    ):
-        found = f"{codes.dtype} {list(codes.shape)}"
+def _check_codes(shape: tuple[int, ...], integers: bool, config: CodecConfig) -> None:
+    expected = f"integers [{config.num_codebooks}, frames]"
+    if not integers or len(shape) != 2 or shape[0] != config.num_codebooks:
+        found = f"{'integers' if integers else 'another type'} {list(shape)}"
         raise InvalidRequest(
-            f"codes must be integers {expected}, not {found}",
-            param="codes",
-            limit=expected,
-            value=found,
+            f"codes must be {expected}, not {found}", param="codes", limit=expected, value=found
         )
