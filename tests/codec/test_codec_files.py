@@ -69,6 +69,7 @@ def test_what_is_written_is_read_back(
     stored = open_codec(find_codec(directory, None), model_codebooks=4)
     assert stored.config == micro
     assert sorted(os.listdir(directory)) == ["codec.safetensors", CONFIG_NAME]
+    assert all(file.stat().st_mode & 0o444 == 0o444 for file in directory.iterdir())
     whole, half = stored.weights(), stored.weights(decode_only=True)
     assert whole.keys() == codec_shapes(micro).keys()
     assert half.keys() == decode_shapes(micro).keys()
