@@ -34,7 +34,6 @@ _PICKLE_ERRORS = (
     LookupError,
     TypeError,
     AttributeError,
-    pickle.UnpicklingError,
 )
 
 
@@ -134,6 +133,10 @@ def _read_pickle(file: Path) -> dict[str, object]:
     """The tensors of a torch.save file, unwrapped; loads tensors alone, never code."""
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_archive(file))
+    except pickle.UnpicklingError as error:
+        # Torch's own words advise to load the file without its protection against code.
+        refused = ValueError("it is damaged or holds something other than tensors")
+        raise _unreadable(file, "torch", refused) from error
     except _PICKLE_ERRORS as error:
         raise _unreadable(file, "torch", error) from error
     for wrapper in _WRAPPERS:
@@ -152,7 +155,7 @@ def _read_pickle(file: Path) -> dict[str, object]:
 def _is_archive(file: Path) -> bool:
     """Whether a torch file is of the newer kind, which can be memory-mapped."""
     with file.open("rb") as opened:
-        return opened.read(2) == b"PK"
+        return opened.read(4) == b"PK\x03\x04"
 
 
 def _unreadable(file: Path, kind: str, error: Exception) -> InvalidCheckpoint:
