@@ -1,11 +1,17 @@
 """Checkpoints, runners and engines that many tests share."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "passive"
+)  # read when torch loads: threads sleep, not spin
+
+import torch  # noqa: E402
 from poisoned import PoisonedEngine
 from torch import Tensor
 
