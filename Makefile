@@ -19,8 +19,6 @@ say: export SPOKEN := $(value TEXT)
 say: $(VENV)/installed
 	$(BIN)/declaim say -o "$(OUT)" -- "$$SPOKEN"
 
-# Idle threads sleep instead of spinning: tests with two threads stay fast on a busy machine.
-test: export OMP_WAIT_POLICY := PASSIVE
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
 
