@@ -11,7 +11,7 @@ os.environ.setdefault(
     "OMP_WAIT_POLICY", "passive"
 )  # read when torch loads: threads sleep, not spin
 
-import torch  # noqa: E402
+import torch
 from poisoned import PoisonedEngine
 from torch import Tensor
 
