@@ -6,9 +6,9 @@ what a value asks for is not decided here.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from declaim.config.values import (
     ByteSize,
@@ -32,7 +32,13 @@ PLATFORMS = ("cpu", "cuda", "npu", "null")
 DEFAULT_PRESET = "nano-cpu"
 """What stands below everything where no deploy file is given."""
 
-Platform = Literal["cpu", "cuda", "npu", "null"]
+
+def as_platform(name: object) -> object:
+    """A platform's name as YAML gives it: an unquoted null is the platform of that name."""
+    return "null" if name is None else name
+
+
+Platform = Annotated[Literal["cpu", "cuda", "npu", "null"], BeforeValidator(as_platform)]
 Runner = Literal["frames", "codec"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -56,16 +62,18 @@ class Settings(BaseModel):
 class SamplingDefaults(Settings):
     """Sampling of requests that do not say otherwise; null: the checkpoint's own value."""
 
-    temperature: Temperature | None = Field(None, description="0 is arg max in every draw")
-    top_p: Share | None = Field(None, description="mass that the candidates of a draw keep")
-    top_k: Count | None = Field(None, description="most candidates of a draw")
-    codebook_top_k: Count | None = Field(None, description="most candidates of a code's draw")
+    temperature: Temperature | None = Field(default=None, description="0 is arg max in every draw")
+    top_p: Share | None = Field(default=None, description="mass that a draw keeps")
+    top_k: Count | None = Field(default=None, description="most candidates of a draw")
+    codebook_top_k: Count | None = Field(default=None, description="most entries of a code's draw")
     ras_temperature: Temperature | None = Field(
-        None, description="temperature of the repetition-aware second draw"
+        default=None, description="temperature of the repetition-aware second draw"
     )
-    ras_top_k: Count | None = Field(None, description="most candidates of the second draw")
-    ras_top_p: Share | None = Field(None, description="mass that the second draw keeps")
-    repetition_aware: bool | None = Field(None, description="whether the second draw may be taken")
+    ras_top_k: Count | None = Field(default=None, description="most of the second draw")
+    ras_top_p: Share | None = Field(default=None, description="mass that the second draw keeps")
+    repetition_aware: bool | None = Field(
+        default=None, description="whether the second draw counts"
+    )
 
     def over(self, base: SamplingParams) -> SamplingParams:
         """The parameters with every value that is given here in place of the base's."""
@@ -75,78 +83,82 @@ class SamplingDefaults(Settings):
 class FrameStage(Settings):
     """The frame stage: text rows in, frames out. `seed` is of random weights and no key."""
 
-    stage_id: Literal[0] = Field(0, description="the entry's name: 0 is the frame stage")
-    runner: Runner = Field("frames", description="what the stage runs")
-    platform: Platform = Field("cpu", description="the kind of device it runs on")
-    devices: Devices = Field((0,), description="numbers of the devices")
-    threads: Count = Field(1, description="host threads of the arithmetic")
-    dtype: Dtype = Field("auto", description="type of weights and pages; auto: the platform's")
+    stage_id: Literal[0] = Field(default=0, description="the entry's name: 0 is the frame stage")
+    runner: Runner = Field(default="frames", description="what the stage runs")
+    platform: Platform = Field(default="cpu", description="the kind of device it runs on")
+    devices: Devices = Field(default=(0,), description="numbers of the devices")
+    threads: Count = Field(default=1, description="host threads of the arithmetic")
+    dtype: Dtype = Field(default="auto", description="of weights and pages; auto: the platform's")
     load_format: Literal["safetensors", "random"] = Field(
-        "safetensors", description="random: weights made from config.json alone"
+        default="safetensors", description="random: weights made from config.json alone"
     )
-    max_num_seqs: Count = Field(8, description="most requests that run at once")
-    max_num_batched_tokens: Count = Field(512, description="most rows of one step")
-    max_model_len: Count = Field(4096, description="most rows of one stream, prompt and frames")
+    max_num_seqs: Count = Field(default=8, description="most requests that run at once")
+    max_num_batched_tokens: Count = Field(default=512, description="most rows of one step")
+    max_model_len: Count = Field(
+        default=4096, description="most rows of a stream, prompt and frames"
+    )
     kv_pages: Count | None = Field(
-        None, description="pages of K and V; wins over kv_memory; null: what kv_memory holds"
+        default=None, description="pages; wins over kv_memory; null: what kv_memory holds"
     )
-    kv_memory: ByteSize = Field(2**30, description="bytes for pages, used as far as they serve")
-    page_size: Count | None = Field(None, description="rows of a page; null: the platform's")
+    kv_memory: ByteSize = Field(default=2**30, description="bytes for pages of K and V")
+    page_size: Count | None = Field(
+        default=None, description="rows a page holds; null: the platform's"
+    )
     mamba_ssm_cache_dtype: Literal["float32", "bfloat16"] | None = Field(
-        None, description="type of recurrent state; null: config.json's, else float32"
+        default=None, description="type of recurrent state; null: config.json's, else float32"
     )
-    tensor_parallel_size: Count = Field(1, description="devices that share each layer")
+    tensor_parallel_size: Count = Field(default=1, description="devices that share each layer")
     enable_expert_parallel: bool = Field(
-        False, description="whether experts are spread over the devices"
+        default=False, description="whether experts are spread over the devices"
     )
     cudagraph_mode: Literal["NONE", "PIECEWISE", "FULL", "FULL_AND_PIECEWISE"] = Field(
-        "FULL_AND_PIECEWISE", description="which steps are recorded and replayed"
+        default="FULL_AND_PIECEWISE", description="which steps are recorded and replayed"
     )
     cudagraph_capture_sizes: Sizes | None = Field(
-        None, description="padded sizes that are recorded; null: chosen by the runner"
+        default=None, description="padded sizes that are recorded; null: chosen by the runner"
     )
     default_sampling_params: SamplingDefaults = Field(
-        SamplingDefaults(), description="sampling of requests that do not say otherwise"
+        default=SamplingDefaults(), description="sampling of requests that do not say otherwise"
     )
-    seed: int = Field(0, ge=0, exclude=True, description="of random weights")
+    seed: int = Field(default=0, ge=0, exclude=True, description="of random weights")
 
 
 class CodecStage(Settings):
     """The codec stage: frames in, samples out."""
 
-    stage_id: Literal[1] = Field(1, description="the entry's name: 1 is the codec stage")
-    runner: Runner = Field("codec", description="what the stage runs")
-    platform: Platform = Field("cpu", description="the kind of device it runs on")
-    devices: Devices = Field((0,), description="numbers of the devices")
-    threads: Count = Field(1, description="host threads of the arithmetic")
-    dtype: Dtype = Field("auto", description="type of weights and state; auto: the platform's")
-    max_num_seqs: Count = Field(8, description="most streams that are decoded at once")
+    stage_id: Literal[1] = Field(default=1, description="the entry's name: 1 is the codec stage")
+    runner: Runner = Field(default="codec", description="what the stage runs")
+    platform: Platform = Field(default="cpu", description="the kind of device it runs on")
+    devices: Devices = Field(default=(0,), description="numbers of the devices")
+    threads: Count = Field(default=1, description="host threads of the arithmetic")
+    dtype: Dtype = Field(default="auto", description="of weights and state; auto: the platform's")
+    max_num_seqs: Count = Field(default=8, description="most streams that are decoded at once")
 
 
 class Server(Settings):
     """Where the server listens and how strict it is."""
 
-    host: Text = Field("127.0.0.1", description="address to listen on")
-    port: Port = Field(8000, description="port to listen on; 0: any that is free")
+    host: Text = Field(default="127.0.0.1", description="address to listen on")
+    port: Port = Field(default=8000, description="port to listen on; 0: any that is free")
     strict_fields: bool = Field(
-        False, description="whether a request with an unknown field is refused"
+        default=False, description="whether a request with an unknown field is refused"
     )
 
 
 class Voices(Settings):
     """Stored voices."""
 
-    directory: Text | None = Field(None, description="folder of stored voices; null: none")
+    directory: Text | None = Field(default=None, description="folder of stored voices; null: none")
 
 
 class Limits(Settings):
     """What a request may ask for."""
 
-    input_characters: Count = Field(4096, description="most characters of a text")
+    input_characters: Count = Field(default=4096, description="most characters of a text")
     reference_seconds: Seconds = Field(
-        (1.0, 60.0), description="shortest and longest reference clip"
+        default=(1.0, 60.0), description="shortest and longest reference clip"
     )
-    queue: Count = Field(256, description="most requests that wait; more are refused")
+    queue: Count = Field(default=256, description="most requests that wait; more are refused")
 
 
 class Deploy(Settings):
@@ -155,16 +167,16 @@ class Deploy(Settings):
     platforms: the raw blocks of the file itself, kept as they stand there.
     """
 
-    model: Text = Field("nano", description="model directory, or nano: the bundled checkpoint")
+    model: Text = Field(default="nano", description="a directory, or nano: the bundled one")
     base_config: Text | None = Field(
-        None, description="deploy file or preset below this one; null: none"
+        default=None, description="deploy file or preset below this one; null: none"
     )
     stages: tuple[FrameStage, CodecStage] = Field(
-        (FrameStage(), CodecStage()), description="the stages, known by their stage_id"
+        default=(FrameStage(), CodecStage()), description="the stages, known by their stage_id"
     )
-    server: Server = Field(Server(), description="the HTTP server")
-    voices: Voices = Field(Voices(), description="stored voices")
-    limits: Limits = Field(Limits(), description="limits of a request")
+    server: Server = Field(default=Server(), description="the HTTP server")
+    voices: Voices = Field(default=Voices(), description="stored voices")
+    limits: Limits = Field(default=Limits(), description="limits of a request")
     platforms: Mapping[str, Any] = Field(
         default_factory=dict, description="blocks that count where their platform is in use"
     )
