@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from declaim.config.keys import PLATFORM_BLOCKS, Setting, flatten
-from declaim.config.schema import PLATFORMS, as_platform
+from declaim.config.schema import PLATFORMS, Deploy, as_platform
 from declaim.config.values import invalid, unknown
 from declaim.contracts.errors import InvalidConfig, NotFound
 
@@ -66,22 +66,22 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def parse_yaml(text: str, source: str) -> object:
-    """The value of a YAML text; InvalidConfig if it is not YAML."""
+def parse_yaml(text: str, source: str, param: str) -> object:
+    """The value of a YAML text; InvalidConfig, naming source and param, if it is not YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise _not_yaml(source, f"{error.problem or error.context}{place}", text) from error
+        raise _not_yaml(source, param, f"{error.problem or error.context}{place}") from error
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError) as error:
-        raise _not_yaml(source, "it holds a value or character that YAML forbids", text) from error
+        raise _not_yaml(source, param, "it holds a value that YAML does not allow") from error
     except (RecursionError, TypeError, ValueError) as error:
-        raise _not_yaml(source, "it holds a value that cannot be read", text) from error
+        raise _not_yaml(source, param, "it holds a value that cannot be read") from error
 
 
-def _not_yaml(source: str, problem: str, text: str) -> InvalidConfig:
-    return InvalidConfig(f"{source} is not YAML: {problem}", param=source, value=text[:80])
+def _not_yaml(source: str, param: str, problem: str) -> InvalidConfig:
+    return InvalidConfig(f"{source} is not YAML: {problem}", param=param, limit="YAML")
 
 
 def preset_names() -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def locate(name: str, folder: Path | None, key: str, source: str = "") -> Locati
 def read_document(location: Location) -> Document:
     """Read and check a file or preset; InvalidConfig or NotFound say what is wrong with it."""
     source = location.source
-    raw = parse_yaml(_text(location), source)
+    raw = parse_yaml(_text(location), source, "deploy")
     if not isinstance(raw, dict):
         raise invalid(source, "a mapping of keys to values", raw)
     raw_blocks = raw.get(PLATFORM_BLOCKS, {})
@@ -170,6 +170,22 @@ def _block(platform: object, raw: object, source: str) -> dict[str, Setting]:
             value=forbidden[0],
         )
     return settings
+
+
+def to_yaml(deploy: Deploy) -> str:
+    """The whole deploy as a file that resolves to the same values.
+
+    Bases and the blocks of platforms in use are in the values already, so they are left out.
+    """
+    content = deploy.model_dump(mode="json")
+    sampling = deploy.frames.default_sampling_params.model_dump(exclude_none=True)
+    content["stages"][0]["default_sampling_params"] = sampling
+    content["base_config"] = None
+    used = {stage.platform for stage in deploy.stages}
+    content[PLATFORM_BLOCKS] = {
+        name: block for name, block in deploy.platforms.items() if name not in used
+    }
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def read_chain(first: Document, base: Setting | None) -> tuple[Document, ...]:

@@ -19,7 +19,7 @@ from declaim.config.schema import (
     Settings,
     Voices,
 )
-from declaim.config.values import invalid, nearest, rule_of, shown, unknown
+from declaim.config.values import choices_of, invalid, nearest, rule_of, shown
 from declaim.contracts.errors import InvalidConfig
 
 SECTIONS: Mapping[str, type[Settings]] = {
@@ -109,11 +109,15 @@ def unknown_key(name: object, section: str, source: str) -> InvalidConfig:
     It names the key of this section that is most like it, or the one that has exactly this name
     in another section.
     """
-    where = f" in {section}" if section else ""
     key = dotted(section, str(name)[:80])
-    known = tuple(fields_of(section))
-    elsewhere = tuple(other for other in KEYS if other.rpartition(".")[2] == name)
-    return unknown("key", name, elsewhere[:1] or known, key=key, source=f"{source}{where}")
+    elsewhere = [other for other in KEYS if other.rpartition(".")[2] == name]
+    meant = elsewhere[0] if elsewhere else dotted(section, nearest(name, fields_of(section)))
+    return InvalidConfig(
+        f"there is no key {key or shown(name)} ({source}); did you mean {meant}?",
+        param=key,
+        limit=", ".join(fields_of(section)),
+        value=name,
+    )
 
 
 def _checked(section: str, name: str, value: object, source: str) -> object:
@@ -121,12 +125,10 @@ def _checked(section: str, name: str, value: object, source: str) -> object:
     model = SECTIONS[section]
     try:
         return getattr(model(**{name: value}), name)
-    except InvalidConfig as error:
-        key = dotted(section, name)
-        message = error.message.replace(name, key, 1)
-        raise InvalidConfig(
-            f"{message} ({source})", param=key, limit=error.limit, value=value
-        ) from None
+    except InvalidConfig:
+        key = KEYS[dotted(section, name)]
+        choices = choices_of(key.annotation)
+        raise invalid(key.name, key.rule, value, choices=choices, source=source) from None
 
 
 def _flatten_stages(raw: object, source: str) -> dict[str, Setting]:
@@ -150,14 +152,13 @@ def _flatten_stages(raw: object, source: str) -> dict[str, Setting]:
 
 def stage_name(stage_id: object, source: str) -> str:
     """The stage's part of a dotted name; InvalidConfig if there is no such stage."""
-    name = str(stage_id) if isinstance(stage_id, int) and not isinstance(stage_id, bool) else ""
-    if name in STAGE_IDS:
-        return name
-    number = isinstance(stage_id, int) and not isinstance(stage_id, bool)
-    closest = ("1" if stage_id > 0 else "0") if number else nearest(stage_id, STAGE_IDS)
+    if type(stage_id) is int and str(stage_id) in STAGE_IDS:
+        return str(stage_id)
+    names = {**{name: name for name in STAGE_IDS}, "frames": "0", "codec": "1"}
+    meant = min(max(stage_id, 0), 1) if type(stage_id) is int else names[nearest(stage_id, names)]
     raise InvalidConfig(
         f"there is no stage {shown(stage_id)} ({source}): 0 is the frame stage, 1 the codec "
-        f"stage; did you mean {closest}?",
+        f"stage; did you mean {meant}?",
         param="stages.stage_id",
         limit=", ".join(STAGE_IDS),
         value=stage_id,
@@ -168,7 +169,7 @@ def nested(path: str, value: object, source: str) -> dict[str, Any]:
     """A document that holds nothing but one value at a dotted path; a stage is its number."""
     first, *rest = path.split(".")
     if first == STAGES and rest:
-        stage = int(rest[0]) if rest[0] in STAGE_IDS else rest[0]
+        stage = int(rest[0]) if rest[0].isdecimal() and len(rest[0]) < 10 else rest[0]
         name = stage_name(stage, source)
         inner = _nested(rest[1:], value) if rest[1:] else value
         if not isinstance(inner, Mapping):
@@ -187,17 +188,15 @@ def _nested(parts: list[str], value: object) -> Any:
     return value
 
 
-def unflatten(settings: Mapping[str, Setting], blocks: Mapping[str, Any]) -> Deploy:
-    """The deploy of all dotted keys."""
+def unflatten(settings: Mapping[str, Setting]) -> Deploy:
+    """The deploy of all dotted keys and of the raw platform blocks."""
 
     def values(section: str) -> dict[str, Any]:
-        start = dotted(section, "")
-        own = {
-            key.removeprefix(start): item.value
-            for key, item in settings.items()
-            if key.startswith(start)
+        return {
+            name: settings[key].value
+            for name in fields_of(section)
+            if (key := dotted(section, name)) in settings
         }
-        return {name: value for name, value in own.items() if "." not in name}
 
     frames = values("stages.0")
     frames["default_sampling_params"] = SamplingDefaults(
@@ -209,5 +208,4 @@ def unflatten(settings: Mapping[str, Setting], blocks: Mapping[str, Any]) -> Dep
         server=Server(**values("server")),
         voices=Voices(**values("voices")),
         limits=Limits(**values("limits")),
-        platforms=blocks,
     )

@@ -82,10 +82,12 @@ def load_deploy(
     from_environment = _from_environment(os.environ if environment is None else environment)
     above = from_environment | command_line
     first = _first_document(deploy)
-    chain = read_chain(first, (first.plain | above).get("base_config"))
+    chain = read_chain(first, {**first.plain, **above}.get("base_config"))
     settings = _merged(chain, above)
+    blocks = first.raw_blocks
+    settings[PLATFORM_BLOCKS] = Setting(blocks, first.location.source if blocks else DEFAULT)
     settings, notes = _adjusted(settings)
-    return Resolved(unflatten(settings, first.raw_blocks), settings, notes)
+    return Resolved(unflatten(settings), settings, notes)
 
 
 def fit_context(resolved: Resolved, context: int) -> Resolved:
@@ -97,8 +99,7 @@ def fit_context(resolved: Resolved, context: int) -> Resolved:
         return resolved
     note = f"{key} is lowered from {setting.value} to the checkpoint's context of {context} rows"
     settings = {**resolved.settings, key: Setting(context, setting.source)}
-    deploy = unflatten(settings, resolved.deploy.platforms)
-    return Resolved(deploy, settings, (*resolved.notes, note))
+    return Resolved(unflatten(settings), settings, (*resolved.notes, note))
 
 
 def _first_document(deploy: str | Path | None) -> Document:
@@ -142,7 +143,7 @@ def _assignment(path: str, text: str, source: str) -> Layer:
             limit="a deploy file",
             value=text,
         )
-    value = parse_yaml(text, source)
+    value = parse_yaml(text, f"the value of {path} ({source})", path)
     key = KEYS.get(path)
     if key is not None and takes_text(key.annotation) and isinstance(value, int | float):
         value = text
