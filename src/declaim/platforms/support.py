@@ -25,7 +25,8 @@ def check_supported(deploy: Deploy) -> tuple[Deploy, tuple[str, ...]]:
 
     Raises InvalidConfig for a value that asks for what this build cannot do.
     """
-    for stage, runner in zip(deploy.stages, RUNNERS, strict=True):
+    stages: tuple[FrameStage | CodecStage, ...] = deploy.stages
+    for stage, runner in zip(stages, RUNNERS, strict=True):
         name = f"stages.{stage.stage_id}"
         _check_runner(name, stage, runner)
         for key, value, possible, accepted in _demands(stage):
