@@ -62,7 +62,9 @@ class Settings(BaseModel):
 class SamplingDefaults(Settings):
     """Sampling of requests that do not say otherwise; null: the checkpoint's own value."""
 
-    temperature: Temperature | None = Field(default=None, description="0 is arg max in every draw")
+    temperature: Temperature | None = Field(
+        default=None, description="0: arg max in first and code draws"
+    )
     top_p: Share | None = Field(default=None, description="mass that a draw keeps")
     top_k: Count | None = Field(default=None, description="most candidates of a draw")
     codebook_top_k: Count | None = Field(default=None, description="most entries of a code's draw")

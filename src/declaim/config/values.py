@@ -70,7 +70,7 @@ Text = Annotated[str, AfterValidator(_words), Rule("a text that is not blank")]
 Count = Annotated[
     int,
     Field(ge=1, le=LARGEST_COUNT),
-    Rule(f"an integer of at least 1 and at most {LARGEST_COUNT}"),
+    Rule(f"an integer in [1, {LARGEST_COUNT}]"),
 ]
 Port = Annotated[int, Field(ge=0, le=65535), Rule("an integer in [0, 65535]")]
 ByteSize = Annotated[
@@ -113,7 +113,8 @@ def rule_of(annotation: Any, metadata: Collection[Any] = ()) -> str:
     if origin is Annotated:
         return rule_of(parts[0], parts[1:])
     if origin is Literal:
-        return " or ".join(str(part) for part in parts)
+        *others, last = map(str, parts)
+        return f"{', '.join(others)} or {last}" if others else last
     if origin in (Union, UnionType):
         ordered = sorted(parts, key=lambda part: part is not NoneType)
         return " or ".join(rule_of(part) for part in ordered)
