@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from declaim.codec.reader import load_decoder
+from declaim.codec.reader import find_codec, open_codec
+from declaim.codec.stream import Decoder
 from declaim.config.checkpoint import load_model_config
 from declaim.config.schema import FrameStage
 from declaim.contracts.request import FinishReason, FrameRequest
@@ -46,7 +47,8 @@ def say(
     """
     config = load_model_config(model)
     builder = PromptBuilder(load_tokenizer(model, config), config)
-    decoder = load_decoder(codec, model, config.tower.num_codebooks)
+    stored = open_codec(find_codec(codec, model), model_codebooks=config.tower.num_codebooks)
+    decoder = Decoder(stored.config, stored.weights(decode_only=True))
     chosen = fresh_seed() if seed is None else seed
     request = FrameRequest(
         id="say",
@@ -64,4 +66,4 @@ def say(
     outcome = engine.outcome(request.id)
     frames = outcome.frames.astype(np.int64)
     samples = decoder.decode(frames[:, 1:].T)
-    return Speech(samples, decoder.config.sample_rate, frames, outcome.reason, chosen)
+    return Speech(samples, stored.config.sample_rate, frames, outcome.reason, chosen)

@@ -1,6 +1,7 @@
 """The command `declaim`: registers the commands and maps errors to exit codes, once."""
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 import typer
@@ -13,7 +14,7 @@ from declaim.cli.inspect import inspect
 from declaim.cli.make_checkpoint import make_checkpoint
 from declaim.cli.prompt import prompt
 from declaim.cli.say import say
-from declaim.contracts.errors import Cancelled, DeclaimError, row_of
+from declaim.contracts.errors import Cancelled, DeclaimError, EngineFailed, NotFound, row_of
 
 app = typer.Typer(
     name="declaim",
@@ -53,12 +54,18 @@ def run(arguments: Sequence[str]) -> int:
     except DeclaimError as error:
         print(f"declaim: {error.message}", file=sys.stderr)
         return row_of(error).exit_code
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return row_of(Cancelled("interrupted")).exit_code
+    except OSError as error:
+        print(f"declaim: {error.strerror or error}: {error.filename}", file=sys.stderr)
+        return row_of(NotFound(str(error))).exit_code
     except typer.TyperException as error:
         if message := error.format_message():
             print(f"declaim: {message}", file=sys.stderr)
         return error.exit_code
+    except Exception:  # noqa: BLE001 - a fault of ours: all of it, and its own exit code
+        traceback.print_exc()
+        return row_of(EngineFailed("a fault in declaim itself")).exit_code
     return result if isinstance(result, int) else 0
 
 

@@ -169,6 +169,7 @@ class FrameRequest:
     id: unique among the requests that are not finished.
     seed: 0 to 2**63 - 1; every draw depends on it and on the frame's index alone.
     max_frames: most frames to generate, 1 to 2048; an end frame does not count.
+    priority: 0, or 1 for what may wait until no request of priority 0 does.
     """
 
     id: str
@@ -176,6 +177,7 @@ class FrameRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     max_frames: int = MAX_FRAMES
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
@@ -186,6 +188,7 @@ class FrameRequest:
             )
         check_integer("seed", self.seed, 0, MAX_SEED)
         check_integer("max_frames", self.max_frames, 1, MAX_FRAMES)
+        check_integer("priority", self.priority, 0, 1)
 
 
 @dataclass(frozen=True)

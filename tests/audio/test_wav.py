@@ -1,0 +1,96 @@
+"""The WAV writer: bytes, sizes, clamping, NaN, and files that appear whole or not at all."""
+
+import os
+import stat
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from declaim.audio.wav import HEADER_BYTES, MAX_SAMPLES, to_int16, wav_header, write_wav
+from declaim.contracts.errors import NotFound, TooLarge
+
+
+def test_samples_are_scaled_rounded_and_clamped() -> None:
+    samples = np.array([0, 1, -1, 0.5, -0.5, 2, -3, 1 / 32767, 0.4 / 32767], dtype=np.float32)
+    values, nan = to_int16(samples)
+    assert values.dtype == np.int16
+    assert values.tolist() == [0, 32767, -32767, 16384, -16384, 32767, -32767, 1, 0]
+    assert nan == 0
+
+
+def test_nan_is_silence_and_counted_and_infinity_is_clamped() -> None:
+    samples = np.array([np.nan, np.inf, -np.inf, 0.25, np.nan], dtype=np.float32)
+    values, nan = to_int16(samples)
+    assert values.tolist() == [0, 32767, -32767, 8192, 0]
+    assert nan == 2
+
+
+@pytest.mark.parametrize("count", [0, 1, 2048, 4097])
+@pytest.mark.parametrize("rate", [22050, 44100])
+def test_another_reader_sees_the_same_file(tmp_path: Path, count: int, rate: int) -> None:
+    samples = np.linspace(-1, 1, count, dtype=np.float32)
+    path = tmp_path / "speech.wav"
+    assert write_wav(path, samples, rate) == 0
+    with wave.open(str(path), "rb") as reader:
+        assert reader.getparams()[:4] == (1, 2, rate, count)
+        frames = reader.readframes(count + 1)
+    assert np.array_equal(np.frombuffer(frames, "<i2"), to_int16(samples)[0])
+    content = path.read_bytes()
+    assert len(content) == HEADER_BYTES + 2 * count
+    assert int.from_bytes(content[4:8], "little") == len(content) - 8
+    assert int.from_bytes(content[28:32], "little") == 2 * rate
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "speech.wav"
+    path.write_bytes(b"old")
+    assert write_wav(path, np.array([np.nan, 0.5], dtype=np.float32), 22050) == 1
+    assert path.read_bytes()[:4] == b"RIFF"
+    assert os.listdir(tmp_path) == ["speech.wav"]
+
+
+def test_a_link_keeps_pointing_at_the_written_file(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.wav", tmp_path / "link.wav"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    write_wav(link, np.zeros(3, dtype=np.float32), 22050)
+    assert link.is_symlink()
+    assert len(target.read_bytes()) == HEADER_BYTES + 6
+
+
+def test_a_device_is_written_to_and_stays_a_device() -> None:
+    write_wav(Path(os.devnull), np.zeros(3, dtype=np.float32), 22050)
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "speech.wav"
+    path.write_bytes(b"old")
+
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(NotFound, match="No space left"):
+        write_wav(path, np.zeros(3, dtype=np.float32), 22050)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["speech.wav"]
+
+
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "speech.wav"
+    with pytest.raises(NotFound) as caught:
+        write_wav(path, np.zeros(3, dtype=np.float32), 22050)
+    assert caught.value.param == "output"
+    assert str(path) in caught.value.message
+
+
+def test_more_samples_than_the_format_counts_are_refused() -> None:
+    assert wav_header(MAX_SAMPLES, 44100)[40:44] == (2 * MAX_SAMPLES).to_bytes(4, "little")
+    with pytest.raises(TooLarge) as caught:
+        wav_header(MAX_SAMPLES + 1, 44100)
+    assert caught.value.limit == MAX_SAMPLES
