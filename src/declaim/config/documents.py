@@ -13,7 +13,7 @@ import yaml
 
 from declaim.config.keys import PLATFORM_BLOCKS, Setting, flatten
 from declaim.config.schema import PLATFORMS, Deploy, as_platform
-from declaim.config.values import invalid, unknown
+from declaim.config.values import invalid, spelled, unknown
 from declaim.contracts.errors import InvalidConfig, NotFound
 
 SUFFIXES = (".yaml", ".yml")
@@ -151,7 +151,7 @@ def _text(location: Location) -> str:
 def _block(platform: object, raw: object, source: str) -> dict[str, Setting]:
     """The checked values of one platform block."""
     if not isinstance(platform, str) or platform not in PLATFORMS:
-        key = f"{PLATFORM_BLOCKS}.{platform}"
+        key = f"{PLATFORM_BLOCKS}.{spelled(platform)}"
         raise unknown("platform", platform, PLATFORMS, key=key, source=source)
     name = f"{PLATFORM_BLOCKS}.{platform}"
     if not isinstance(raw, dict):

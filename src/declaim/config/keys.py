@@ -19,7 +19,7 @@ from declaim.config.schema import (
     Settings,
     Voices,
 )
-from declaim.config.values import choices_of, invalid, nearest, rule_of, shown
+from declaim.config.values import choices_of, invalid, nearest, rule_of, shown, spelled
 from declaim.contracts.errors import InvalidConfig
 
 SECTIONS: Mapping[str, type[Settings]] = {
@@ -109,7 +109,7 @@ def unknown_key(name: object, section: str, source: str) -> InvalidConfig:
     It names the key of this section that is most like it, or the one that has exactly this name
     in another section.
     """
-    key = dotted(section, str(name)[:80])
+    key = dotted(section, spelled(name))
     elsewhere = [other for other in KEYS if other.rpartition(".")[2] == name]
     meant = elsewhere[0] if elsewhere else dotted(section, nearest(name, fields_of(section)))
     return InvalidConfig(
@@ -152,7 +152,7 @@ def _flatten_stages(raw: object, source: str) -> dict[str, Setting]:
 
 def stage_name(stage_id: object, source: str) -> str:
     """The stage's part of a dotted name; InvalidConfig if there is no such stage."""
-    if type(stage_id) is int and str(stage_id) in STAGE_IDS:
+    if type(stage_id) is int and 0 <= stage_id < len(STAGE_IDS):
         return str(stage_id)
     names = {**{name: name for name in STAGE_IDS}, "frames": "0", "codec": "1"}
     meant = min(max(stage_id, 0), 1) if type(stage_id) is int else names[nearest(stage_id, names)]

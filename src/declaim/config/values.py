@@ -4,9 +4,10 @@ Knows no file and no key. Every kind carries a Rule: the words that documents an
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -138,11 +139,24 @@ def takes_text(annotation: Any) -> bool:
     return structured and any(takes_text(part) for part in get_args(annotation))
 
 
+def spelled(name: object) -> str:
+    """A name that a file holds, as text of bounded length."""
+    return (name if isinstance(name, str) else shown(name))[:80]
+
+
 def nearest(name: object, known: Collection[str]) -> str:
-    """The known name that is most like the given one, in any case of letters."""
-    by_fold = {item.casefold(): item for item in known}
-    (found,) = get_close_matches(str(name)[:80].casefold(), by_fold, n=1, cutoff=0.0)
-    return by_fold[found]
+    """The known name that is most like the given one, in any case of letters.
+
+    Of two as like as each other, the one that shares more letters.
+    """
+    given = spelled(name).casefold()
+
+    def likeness(item: str) -> tuple[float, int]:
+        other = item.casefold()
+        letters = Counter(given) & Counter(other)
+        return SequenceMatcher(None, given, other).ratio(), letters.total()
+
+    return max(known, key=likeness)
 
 
 def shown(value: object) -> str:
@@ -188,7 +202,7 @@ def unknown(
     where = f" ({source})" if source else ""
     return InvalidConfig(
         f"there is no {kind} {shown(name)}{where}; did you mean {nearest(name, known)}?",
-        param=key or str(name)[:80],
+        param=key or spelled(name),
         limit=", ".join(known),
         value=name,
     )
