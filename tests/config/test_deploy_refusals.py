@@ -177,7 +177,11 @@ def test_a_number_that_python_cannot_print(write: Write) -> None:
     file = write("file.yaml", f"stages: [{{stage_id: 0, devices: [{text}]}}]\n")
     for error in (refused(f"stages.0.threads={text}"), refused(deploy=file)):
         assert "an integer of more than 256 bits" in error.message
-    for content in (f"stages: [{{stage_id: {text}}}]", f"{text}: 1", f"platforms: {{{text}: 1}}"):
+    for content in (
+        f"stages: [{{stage_id: {text}}}]",
+        f"? {text}\n: 1",
+        f"platforms:\n  ? {text}\n  : 1",
+    ):
         assert "did you mean" in refused(deploy=write("file.yaml", content)).message
 
 
@@ -327,7 +331,9 @@ def test_assignments_need_an_equals_sign(text: str) -> None:
     assert refused(text).message.startswith("--set must be key=value")
 
 
-@pytest.mark.parametrize("path", ["", ".", "stages.", "stages.0.", "stages..threads", "stages.2.x"])
+@pytest.mark.parametrize(
+    "path", ["", ".", "stages.", "stages.00.threads", "stages.0.", "stages..threads", "stages.2.x"]
+)
 def test_paths_that_lead_nowhere(path: str) -> None:
     assert "did you mean" in refused(f"{path}=1").message
     assert "there is no" in refused(f"{path}=1").message

@@ -12,6 +12,9 @@ from rich.text import Text
 
 from declaim.config.load import Resolved, fit_context, load_deploy
 
+UNBROKEN = 10_000
+"""Columns of an output that is no terminal: no line is folded there."""
+
 
 def config(
     deploy: Annotated[
@@ -57,13 +60,11 @@ def _for_checkpoint(resolved: Resolved) -> Resolved:
 
 def _print_table(resolved: Resolved) -> None:
     """Key, value and source in columns; in one line each where the output is no terminal."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else UNBROKEN)
     table = Table.grid(padding=(0, 2))
     for _ in range(3):
         table.add_column(overflow="fold")
     for key, setting in resolved.settings.items():
         value = json.dumps(setting.value, default=str, ensure_ascii=False)
         table.add_row(Text(key), Text(value), Text(setting.source))
-    if not console.is_terminal:
-        console = Console(width=console.measure(table).maximum)
     console.print(table)

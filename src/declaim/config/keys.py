@@ -3,6 +3,7 @@
 A stage's part of a name is its stage_id: stages.0.max_num_seqs. Knows no file and no precedence.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
 STAGES = "stages"
 PLATFORM_BLOCKS = "platforms"
 STAGE_IDS = ("0", "1")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def nested(path: str, value: object, source: str) -> dict[str, Any]:
     """A document that holds nothing but one value at a dotted path; a stage is its number."""
     first, *rest = path.split(".")
     if first == STAGES and rest:
-        stage = int(rest[0]) if rest[0].isdecimal() and len(rest[0]) < 10 else rest[0]
+        stage = int(rest[0]) if _NUMBER.fullmatch(rest[0]) else rest[0]
         name = stage_name(stage, source)
         inner = _nested(rest[1:], value) if rest[1:] else value
         if not isinstance(inner, Mapping):
