@@ -16,6 +16,7 @@ MANY_METHODS = {
 }
 MANY_ATTRIBUTES = {
     "declaim.nano.shapes.Shape": "one field a size in which the shapes differ",
+    "declaim.config.schema.FrameStage": "one field a key of the deploy file",
     "declaim.config.model.BackboneConfig": "one field a published key of text_config",
 }
 
