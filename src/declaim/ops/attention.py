@@ -129,18 +129,22 @@ def _attend(q: Tensor, context: Context, position: Tensor, owner: list[int]) -> 
     """
     tiles, _, heads, width = q.shape
     kv_heads, inside = context.k.shape[2:4]
-    place = position.long().view(tiles, 1, 1, 1, TILE_ROWS, 1, 1)
     used = int(position.max()) // (inside * BLOCK) + 1
+    shared = int(position.min()) // (inside * BLOCK)  # pages that every row sees whole
     k, v = (_tile_blocks(part, owner, used) for part in (context.k, context.v))
-    rows = torch.arange(used * inside * BLOCK).view(used, 1, inside, 1, 1, BLOCK)
+    place = position.long().view(tiles, 1, 1, 1, TILE_ROWS, 1, 1)
+    own = place.div(BLOCK, rounding_mode="floor")
+    block = torch.arange(shared * inside, used * inside).view(-1, 1, inside, 1, 1, 1)
+    ahead = block * BLOCK + torch.arange(BLOCK) > place
 
     q = (q * width**-0.5).view(tiles, 1, TILE_ROWS, kv_heads, 1, -1, width).transpose(2, 3)
     q = q.transpose(3, 4).expand(-1, used, -1, inside, -1, -1, -1)
-    scores = _product(q, k.mT, 2).masked_fill(rows > place, -torch.inf)
-    top = scores.amax((1, 3, 6), keepdim=True)
+    scores = _product(q, k.mT, 2)
+    scores[:, shared:].masked_fill_(ahead, -torch.inf)
+    top = scores.amax(-1, keepdim=True).amax((1, 3), keepdim=True)
     weights = torch.exp(scores - top)
-    full = rows[..., -1:] < place.div(BLOCK, rounding_mode="floor") * BLOCK
-    values = torch.where(full, _product(weights, v, 2), 0.0)
+    values = _product(weights, v, 2)
+    values[:, shared:].masked_fill_(block >= own, 0.0)
     value = _added(values) + _own_values(weights, v, position.long())
     value = value / _added(weights.sum(-1, keepdim=True))
     return value.transpose(1, 2).reshape(tiles, TILE_ROWS, heads * width)

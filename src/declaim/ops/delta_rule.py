@@ -3,6 +3,7 @@
 Both run over spans: rows of one slot, whose state is read before the span and written after it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -118,8 +119,8 @@ def delta_rule(inputs: DeltaInputs, spans: Spans, state: Tensor | None) -> Tenso
         slots = span_slots(spans, [numbers[i] for i in order])
         s = state.index_select(0, slots).float()
 
-    def by_turn(part: Tensor) -> tuple[Tensor, ...]:
-        return (part if in_order else part.index_select(0, index)).split(turns)
+    def by_turn(part: Tensor) -> Sequence[Tensor]:
+        return torch.split(part if in_order else part.index_select(0, index), turns)
 
     each = (
         by_turn(inputs.q.unsqueeze(-1)),
