@@ -26,7 +26,8 @@ def live_spans(spans: Spans) -> tuple[list[int], list[int], list[int]]:
 def span_slots(spans: Spans, numbers: list[int]) -> Tensor:
     """The slots of some spans, int64."""
     assert spans.slot is not None, "state needs spans with slots"
-    return spans.slot[numbers].long()
+    slot = spans.slot.tolist()
+    return torch.tensor([slot[number] for number in numbers])
 
 
 def causal_conv(x: Tensor, weight: Tensor, spans: Spans, tail: Tensor | None) -> Tensor:
@@ -92,7 +93,7 @@ def delta_inputs(
     keys = key_heads * key_width
     both = qkv[:, : 2 * keys].float().reshape(rows, 2, key_heads, key_width)
     both = both * torch.rsqrt((both * both).sum(-1, keepdim=True) + 1e-6)
-    both = both.repeat_interleave(value_heads // key_heads, dim=2)
+    both = both.unsqueeze(3).expand(-1, -1, -1, value_heads // key_heads, -1).flatten(2, 3)
     v = qkv[:, 2 * keys :].float().reshape(rows, value_heads, value_width)
     g = -torch.exp(a_log) * softplus(a.float() + dt_bias)
     return DeltaInputs(both[:, 0] * key_width**-0.5, both[:, 1], v, sigmoid(b.float()), g)

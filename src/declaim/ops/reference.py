@@ -219,12 +219,14 @@ class ReferenceOps:
         turn = (angle.cos()[:, None], angle.sin()[:, None])
         width = q_weight.shape[0]
 
-        def made(x: Tensor, weight: Handle) -> Tensor:
-            heads = x.reshape(x.shape[0], -1, width)
-            y = normed(heads, self._vector(weight, centred=True), eps).to(x.dtype).float()
-            return rotated(y, turn, rotary, interleaved).to(x.dtype)
+        def heads(x: Tensor, weight: Handle) -> Tensor:
+            factor = self._vector(weight, centred=True)
+            return normed(x.reshape(x.shape[0], -1, width), factor, eps).to(x.dtype).float()
 
-        return stored_pair((made(q, q_weight), made(k, k_weight)), out)
+        both = torch.cat([heads(q, q_weight), heads(k, k_weight)], 1)
+        both = rotated(both, turn, rotary, interleaved)
+        queries = q.shape[1] // width
+        return stored_pair((both[:, :queries].to(q.dtype), both[:, queries:].to(k.dtype)), out)
 
     def _inverse_frequencies(self, rotary: int, theta: float) -> Tensor:
         if (rotary, theta) not in self._frequencies:
