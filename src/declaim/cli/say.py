@@ -40,15 +40,7 @@ def say(
     ] = None,
 ) -> None:
     """Speak a text."""
-    clips, words = reference or [], reference_text or []
-    if len(clips) != len(words):
-        raise InvalidRequest(
-            f"--reference-text must be given once per --reference: {len(clips)} clips, "
-            f"{len(words)} texts",
-            param="--reference-text",
-            limit=len(clips),
-            value=len(words),
-        )
+    references = _references(reference or [], reference_text or [])
     if text == STDIO:
         text = _read_stdin()
     from declaim.api import Setup
@@ -58,7 +50,7 @@ def say(
     speech = speak(
         text,
         setup=Setup(model, codec, deploy, tuple(assignments or ())),
-        references=list(zip(clips, words, strict=True)),
+        references=references,
         seed=seed,
         max_frames=max_frames,
         on_open=progress.note,
@@ -74,6 +66,18 @@ def say(
     outcome = speech.outcome
     progress.line(f"{output}: {outcome.frames} frames", speech.rate)
     print(f"; finish {outcome.reason}, seed {outcome.seed}", file=sys.stderr)
+
+
+def _references(clips: list[Path], words: list[str]) -> list[tuple[Path, str]]:
+    if len(clips) != len(words):
+        raise InvalidRequest(
+            f"--reference-text must be given once per --reference: {len(clips)} clips, "
+            f"{len(words)} texts",
+            param="--reference-text",
+            limit=len(clips),
+            value=len(words),
+        )
+    return list(zip(clips, words, strict=True))
 
 
 def _read_stdin() -> str:
