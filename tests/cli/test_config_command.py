@@ -53,7 +53,7 @@ def test_every_value_with_its_source_as_lines(
     deploy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["config", "--deploy", str(deploy), "--explain"]) == 0
-    lines = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
+    lines = [line.rstrip().split(None, 1) for line in capsys.readouterr().out.splitlines()]
     assert [key for key, _rest in lines] == [*KEYS, "platforms"]
     shown = dict(lines)
     assert shown["server.port"].split(None, 1) == ["1234", f"file {deploy}"]

@@ -25,7 +25,6 @@ from declaim.contracts.errors import (
 from declaim.contracts.request import FinishReason, Reference, SpeechRequest
 from declaim.contracts.step import StepPlan, StepResult
 from declaim.engine.engine import Engine
-from declaim.engine.frame_loop import FRAMES_AHEAD
 from declaim.engine.stream import Stream
 
 Running = Callable[..., AbstractAsyncContextManager[Engine]]
@@ -135,29 +134,29 @@ async def collect_rest(stream: Stream) -> SpeechOutcome:
 def test_a_slow_reader_stops_only_itself(
     running: Running, checkpoint: Callable[[str], Path]
 ) -> None:
-    """Its request is held FRAMES_AHEAD frames ahead, loses nothing, and others run through."""
+    """Its request is held some frames ahead, loses nothing, and others run through."""
+
+    def short_lead(engine: Engine) -> None:
+        engine._frames.frames_ahead = 8
 
     async def body() -> None:
-        async with running() as engine:
-            slow, chosen = None, 0
-            for seed in range(200):  # a seed whose stream is long enough
-                whole = solo(checkpoint, "Slow.", seed, FRAMES_AHEAD + 60)
-                if len(whole.frames) == FRAMES_AHEAD + 60:
-                    chosen = seed
-                    break
-            slow = engine.speak(
-                request("slow", text="Slow.", seed=chosen, max_frames=FRAMES_AHEAD + 60)
-            )
+        for seed in range(100):  # one whose stream is long enough
+            whole = solo(checkpoint, "Slow.", seed, 40)
+            if len(whole.frames) == 40:
+                break
+        async with running(short_lead) as engine:
+            slow = engine.speak(request("slow", text="Slow.", seed=seed, max_frames=40))
             made = engine._codec.counters
-            await until(lambda: made.frames >= FRAMES_AHEAD)
+            await until(lambda: made.frames >= 8)
             for name in ("x", "y"):
                 _, outcome = await collect(engine.speak(request(name, max_frames=30)))
                 assert outcome.frames
-            running_now = engine.statistics()["requests_running"]
-            assert running_now == 1
+            assert engine.statistics()["requests_running"] == 1
+            record = next(iter(engine._parts.frames.scheduler._running.values()))
+            assert record.held and len(record.frames) == 8
             samples, outcome = await collect(slow)
-            assert outcome.frames == FRAMES_AHEAD + 60
-            assert len(samples) == outcome.frames * engine.info.hop
+            assert outcome.frames == 40
+            assert len(samples) == len(whole.samples)
             assert np.abs(samples - whole.samples).max() * 32767 <= 1
 
     run(body())
@@ -225,12 +224,12 @@ def test_a_broken_stage_ends_everything_at_once(running: Running) -> None:
         gates: list[Gate] = []
 
         def break_runner(engine: Engine) -> None:
-            gates.append(Gate(engine, 3))
+            gates.append(Gate(engine, 1))
             inner = engine._parts.frames.runner.step
 
             def step(plan: StepPlan) -> StepResult:
                 result = inner(plan)
-                if gates[0].steps > 5:
+                if gates[0].steps > 1:
                     raise RuntimeError("/secret/path broke")
                 return result
 

@@ -16,7 +16,7 @@ from declaim.engine.frames import FrameEngine
 from declaim.scheduler.record import Outcome
 
 FRAMES_AHEAD = 128
-"""Frames a request may be ahead of what its caller has taken before it is held."""
+"""Frames a request may be ahead of what its caller has taken before it is held: six seconds."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class LoopPulse:
 class FrameLoop:
     """Runs a FrameEngine in a thread of its own.
 
-    prepare: run first in the thread (torch's threads). Orders: submit, abort, taken, stop.
+    prepare: run first in the thread (torch's threads). frames_ahead: see FRAMES_AHEAD. Orders: submit, abort, taken, stop.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class FrameLoop:
     ) -> None:
         self.engine = engine
         self.events = events
+        self.frames_ahead = FRAMES_AHEAD
         self.pulse = LoopPulse()
         self._prepare = prepare
         self._orders: deque[Callable[[], None]] = deque()
@@ -175,7 +176,8 @@ class FrameLoop:
 
     def _balance(self, request_id: str, running: _Running) -> None:
         ahead = running.made - running.taken
-        held = ahead >= FRAMES_AHEAD or (running.held and ahead > FRAMES_AHEAD // 2)
+        most = self.frames_ahead
+        held = ahead >= most or (running.held and ahead > most // 2)
         if held != running.held:
             running.held = held
             self.engine.scheduler.hold(request_id, held)

@@ -1,10 +1,10 @@
 """Causal attention over blocks of 16 context rows, aligned to position.
 
 For a row at position p, block p // 16 is its diagonal block and the earlier ones are full; which
-is which depends on the position alone. Both go through products of one fixed size: full blocks
-against tiles of query rows, the diagonal block against each row by itself, with everything behind
-the row replaced by zero first. What a row does not see is dropped from results by selection,
-whatever it holds, and sums over blocks are such that dropped blocks add nothing.
+is which depends on the position alone. Blocks meet tiles of query rows in products of one fixed
+size. What a row does not see is dropped from the results by selection, whatever it holds, and
+sums over blocks are such that dropped blocks add nothing. Only V of the diagonal block meets each
+row by itself, with everything behind the row replaced by zero first.
 """
 
 from dataclasses import dataclass
@@ -124,47 +124,60 @@ def _tile_blocks(part: Tensor, owner: list[int], used: int) -> Tensor:
 def _attend(q: Tensor, context: Context, position: Tensor, owner: list[int]) -> Tensor:
     """Tiles q [tiles, 4, H, D], position [tiles, 4] -> [tiles, 4, H * D].
 
-    With B blocks of a page, all scores, weights and values of full blocks are
-    [tiles, pages, kv heads, B, 4, group, 16 or D], those of diagonal ones without pages and B.
+    With B blocks of a page, scores, weights and values of blocks are
+    [tiles, pages, kv heads, B, 4, group, 16 or D].
     """
     tiles, _, heads, width = q.shape
     kv_heads, inside = context.k.shape[2:4]
-    q = (q * width**-0.5).view(tiles, TILE_ROWS, kv_heads, -1, width).transpose(1, 2)
-    own = position.long() // BLOCK
-    used = int(own.max()) // inside + 1
+    used = int(position.max()) // (inside * BLOCK) + 1
+    shared = int(position.min()) // (inside * BLOCK)  # pages that every row sees whole
     k, v = (_tile_blocks(part, owner, used) for part in (context.k, context.v))
-    block = torch.arange(used * inside).view(used, 1, inside, 1, 1, 1)
-    unseen = block >= own.view(tiles, 1, 1, 1, TILE_ROWS, 1, 1)
-    ahead = (torch.arange(BLOCK) > (position % BLOCK).unsqueeze(-1)).unsqueeze(1)
-    own_k, own_v = (_own_blocks(part, own, ahead) for part in (k, v))
+    place = position.long().view(tiles, 1, 1, 1, TILE_ROWS, 1, 1)
+    own = place.div(BLOCK, rounding_mode="floor")
+    block = torch.arange(shared * inside, used * inside).view(-1, 1, inside, 1, 1, 1)
+    ahead = block * BLOCK + torch.arange(BLOCK) > place
 
-    full = q[:, None, :, None].expand(-1, used, -1, inside, -1, -1, -1)
-    scores = _product(full, k.mT, 2).masked_fill(unseen, -torch.inf)
-    diagonal = _product(q, own_k.mT, 1).masked_fill(ahead.unsqueeze(3), -torch.inf)
-    top = torch.maximum(scores.amax((1, 3, 6)), diagonal.amax(-1))
-    weights = torch.exp(scores - top[:, None, :, None, ..., None])
-    weight = torch.exp(diagonal - top.unsqueeze(-1))
-    values = _product(weights, v, 2).masked_fill(unseen, 0.0)
-    total = _added(weights.sum(-1)) + weight.sum(-1)
-    value = _added(values) + _product(weight, own_v, 1)
-    return (value / total.unsqueeze(-1)).transpose(1, 2).reshape(tiles, TILE_ROWS, heads * width)
+    q = (q * width**-0.5).view(tiles, 1, TILE_ROWS, kv_heads, 1, -1, width).transpose(2, 3)
+    q = q.transpose(3, 4).expand(-1, used, -1, inside, -1, -1, -1)
+    scores = _product(q, k.mT, 2)
+    scores[:, shared:].masked_fill_(ahead, -torch.inf)
+    top = scores.amax(-1, keepdim=True).amax((1, 3), keepdim=True)
+    weights = torch.exp(scores - top)
+    values = _product(weights, v, 2)
+    values[:, shared:].masked_fill_(block >= own, 0.0)
+    value = _added(values) + _own_values(weights, v, position.long())
+    value = value / _added(weights.sum(-1, keepdim=True))
+    return value.transpose(1, 2).reshape(tiles, TILE_ROWS, heads * width)
 
 
-def _own_blocks(part: Tensor, own: Tensor, ahead: Tensor) -> Tensor:
-    """Each row's diagonal block [tiles, kv heads, 4, 16, D], zero in what is ahead of the row."""
-    tiles, _, heads, inside = part.shape[:4]
-    tile = torch.arange(tiles).view(-1, 1, 1)
-    head = torch.arange(heads).view(1, -1, 1)
-    page, block = (own // inside).unsqueeze(1), (own % inside).unsqueeze(1)
-    return part[tile, page, head, block].masked_fill(ahead.unsqueeze(-1), 0.0)
+def _own_values(weights: Tensor, v: Tensor, position: Tensor) -> Tensor:
+    """The diagonal blocks' part [tiles, kv heads, 4, group, D].
+
+    Each row meets a V of its own, which is zero in what is ahead of the row.
+    """
+    tiles, _, heads, inside = v.shape[:4]
+    own = position.unsqueeze(1).div(BLOCK, rounding_mode="floor")
+    ahead = torch.arange(BLOCK) > (position - own.squeeze(1) * BLOCK).unsqueeze(-1)
+    block = (
+        torch.arange(tiles).view(-1, 1, 1),
+        own.div(inside, rounding_mode="floor"),
+        torch.arange(heads).view(1, -1, 1),
+        own.remainder(inside),
+    )
+    weight = weights[(*block, torch.arange(TILE_ROWS))]
+    return _product(weight, v[block].masked_fill(ahead[:, None, ..., None], 0.0), 1)
 
 
 def _product(a: Tensor, b: Tensor, rows: int) -> Tensor:
     """Products of a [..., rows..., k] and b [..., k, n], where so many dimensions of a are rows."""
     width = b.shape[-1]
-    b = F.pad(b, (0, -width % COLUMN_STEP)) if width % COLUMN_STEP else b
+    padding = -width % COLUMN_STEP
+    if padding:
+        b = F.pad(b, (0, padding))
     made = batch_product(a.flatten(0, -2 - rows).flatten(1, -2), b.flatten(0, -3))
-    return made[..., :width].reshape(*a.shape[:-1], width)
+    if padding:
+        made = made[..., :width]
+    return made.reshape(*a.shape[:-1], width)
 
 
 def _added(parts: Tensor) -> Tensor:
@@ -174,8 +187,9 @@ def _added(parts: Tensor) -> Tensor:
     nothing; the last zero keeps that true of a sum of -0.
     """
     parts = parts.movedim((1, 3), (0, 1)).flatten(0, 1)
-    while len(parts) > 1:
-        pairs = parts[: len(parts) // 2 * 2]
-        pairs = pairs[::2] + pairs[1::2]
-        parts = torch.cat([pairs, parts[-1:]]) if len(parts) % 2 else pairs
+    blocks = parts.shape[0]
+    levels = (blocks - 1).bit_length()
+    parts = F.pad(parts, (0, 0) * (parts.dim() - 1) + (0, 2**levels - blocks))
+    for _ in range(levels):
+        parts = parts[::2] + parts[1::2]
     return parts[0] + 0.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from declaim.ops.activations import sigmoid, silu, softplus
 from declaim.state.step import Spans
@@ -25,7 +26,8 @@ def live_spans(spans: Spans) -> tuple[list[int], list[int], list[int]]:
 def span_slots(spans: Spans, numbers: list[int]) -> Tensor:
     """The slots of some spans, int64."""
     assert spans.slot is not None, "state needs spans with slots"
-    return spans.slot[numbers].long()
+    slot = spans.slot.tolist()
+    return torch.tensor([slot[number] for number in numbers])
 
 
 def causal_conv(x: Tensor, weight: Tensor, spans: Spans, tail: Tensor | None) -> Tensor:
@@ -91,7 +93,7 @@ def delta_inputs(
     keys = key_heads * key_width
     both = qkv[:, : 2 * keys].float().reshape(rows, 2, key_heads, key_width)
     both = both * torch.rsqrt((both * both).sum(-1, keepdim=True) + 1e-6)
-    both = both.repeat_interleave(value_heads // key_heads, dim=2)
+    both = both.unsqueeze(3).expand(-1, -1, -1, value_heads // key_heads, -1).flatten(2, 3)
     v = qkv[:, 2 * keys :].float().reshape(rows, value_heads, value_width)
     g = -torch.exp(a_log) * softplus(a.float() + dt_bias)
     return DeltaInputs(both[:, 0] * key_width**-0.5, both[:, 1], v, sigmoid(b.float()), g)
@@ -118,7 +120,8 @@ def delta_rule(inputs: DeltaInputs, spans: Spans, state: Tensor | None) -> Tenso
         s = state.index_select(0, slots).float()
 
     def by_turn(part: Tensor) -> tuple[Tensor, ...]:
-        return (part if in_order else part.index_select(0, index)).split(turns)
+        ordered = part if in_order else part.index_select(0, index)
+        return tuple(ordered.split(turns))
 
     each = (
         by_turn(inputs.q.unsqueeze(-1)),
@@ -151,41 +154,53 @@ def delta_rule_chunked(inputs: DeltaInputs, spans: Spans, state: Tensor | None) 
     A = I + tril(beta K K^T * D, -1), U = A^-1 (beta V), W = A^-1 (beta K exp(c)),
     N = U - W S, o = (Q exp(c)) S + (Q K^T * D) N, S' = exp(c_last) S + (K exp(c_last - c))^T N.
     """
-    numbers, first, count = live_spans(spans)
-    outputs = []
-    for index, number in enumerate(numbers):
-        if state is None:
-            shape = (*inputs.k.shape[1:], inputs.v.shape[-1])
-            s = torch.zeros(shape, device=inputs.v.device)
-        else:
-            slot = span_slots(spans, [number])[0]
-            s = state[slot].float()
-        end = first[index] + count[index]
-        for begin in range(first[index], end, CHUNK):
-            o, s = _chunk(inputs, slice(begin, min(begin + CHUNK, end)), s)
-            outputs.append(o)
-        if state is not None:
-            state[slot] = s.to(state.dtype)
-    rest = inputs.v.shape[0] - sum(count)
-    outputs.append(inputs.v.new_zeros(rest, *inputs.v.shape[1:]))
-    return torch.cat(outputs)
+    numbers, _, count = live_spans(spans)
+    parts = tuple(
+        padded(part, count).transpose(1, 2)
+        for part in (inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g)
+    )
+    if state is None:
+        shape = (len(numbers), *inputs.k.shape[1:], inputs.v.shape[-1])
+        s = inputs.v.new_zeros(shape)
+    else:
+        slots = span_slots(spans, numbers)
+        s = state[slots].float()
+    made = []
+    for chunk in zip(*(part.split(CHUNK, 2) for part in parts), strict=True):
+        o, s = _chunk(chunk, s)
+        made.append(o)
+    if state is not None:
+        state[slots] = s.to(state.dtype)
+    return joined(torch.cat(made, 2).transpose(1, 2), count)
 
 
-def _chunk(inputs: DeltaInputs, rows: slice, s: Tensor) -> tuple[Tensor, Tensor]:
-    q, k, v = (part[rows].transpose(0, 1) for part in (inputs.q, inputs.k, inputs.v))
-    beta = inputs.beta[rows].T.unsqueeze(-1)
-    c = inputs.g[rows].T.cumsum(1)
-    size = c.shape[1]
+def padded(rows: Tensor, count: list[int]) -> Tensor:
+    """Rows [n, ...] of spans of `count` rows each -> [spans, longest, ...], filled up with 0."""
+    return pad_sequence(rows.split(count), batch_first=True)
+
+
+def joined(batch: Tensor, count: list[int]) -> Tensor:
+    """What `padded` made, back to rows [n, ...]."""
+    return torch.cat([rows[:length] for rows, length in zip(batch, count, strict=True)])
+
+
+def _chunk(chunk: tuple[Tensor, ...], s: Tensor) -> tuple[Tensor, Tensor]:
+    """q, k, v, beta, g [spans, heads, rows(, width)] and s -> o [spans, heads, rows, width], s.
+
+    Rows that only fill up (q, k, v, beta and g are 0) leave s as it is.
+    """
+    q, k, v, beta, g = chunk
+    beta = beta.unsqueeze(-1)
+    c = g.cumsum(-1)
+    size = c.shape[-1]
     above = torch.ones(size, size, dtype=torch.bool, device=c.device).triu(1)
-    decay = (c[:, :, None] - c[:, None, :]).masked_fill(above, -torch.inf).exp()
-    lower = (beta * k @ k.transpose(1, 2) * decay).tril(-1)
-    unit = torch.eye(size, device=c.device) + lower
+    decay = (c[..., :, None] - c[..., None, :]).masked_fill(above, -torch.inf).exp()
+    lower = (beta * k @ k.mT * decay).tril(-1)
     grown = c.exp().unsqueeze(-1)
     right = torch.cat([beta * v, beta * k * grown], -1)
-    solved = torch.linalg.solve_triangular(unit, right, upper=False, unitriangular=True)
+    solved = torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
     u, w = solved.split([v.shape[-1], k.shape[-1]], -1)
     new = u - w @ s
-    o = (q * grown) @ s + (q @ k.transpose(1, 2) * decay) @ new
-    left = (c[:, -1:] - c).exp().unsqueeze(-1)
-    s = grown[:, -1:] * s + (k * left).transpose(1, 2) @ new
-    return o.transpose(0, 1), s
+    o = (q * grown) @ s + (q @ k.mT * decay) @ new
+    left = (c[..., -1:] - c).exp().unsqueeze(-1)
+    return o, grown[..., -1:, :] * s + (k * left).mT @ new

@@ -13,8 +13,8 @@ from torch import Tensor
 from declaim.ops import attention, delta_rule, draws, experts, philox
 from declaim.ops import frames as frame_rows
 from declaim.ops.activations import sigmoid, silu
-from declaim.ops.table import Band, Collectives, ExpertWeight
-from declaim.ops.tiles import TiledWeight, tile_product, tiled_weight
+from declaim.ops.table import Band, Collectives, ExpertWeight, Handle
+from declaim.ops.tiles import tile_product, tiled_weight
 from declaim.state.frames import FrameState, SamplingTensors
 from declaim.state.pages import Pages
 from declaim.state.step import Spans
@@ -63,11 +63,11 @@ class ReferenceOps:
         self.collectives = collectives
         self._frequencies: dict[tuple[int, float], Tensor] = {}
 
-    def prepare_linear(self, weight: Tensor) -> TiledWeight:
+    def prepare_linear(self, weight: Tensor) -> Handle:
         """Transposed and padded, float32."""
         return tiled_weight(weight)
 
-    def prepare_vector(self, weight: Tensor) -> VectorWeight:
+    def prepare_vector(self, weight: Tensor) -> Handle:
         """float32."""
         plain = weight.float()
         return VectorWeight(plain, 1.0 + plain)
@@ -82,14 +82,29 @@ class ReferenceOps:
 
     def prepare_experts(
         self, gate_up: Sequence[ExpertWeight], down: Sequence[ExpertWeight]
-    ) -> experts.ExpertWeights:
+    ) -> Handle:
         """Each expert as a linear weight."""
         return experts.expert_weights(gate_up, down)
+
+    def _product(self, x: Tensor, w: Handle) -> Tensor:
+        """x W^T, float32."""
+        return tile_product(x, w)
+
+    def _vector(self, weight: Handle, *, centred: bool = False) -> Tensor:
+        """float32 [width]: the vector, or one more than it."""
+        vector: Tensor = weight.centred if centred else weight.plain
+        return vector
+
+    def _attended(
+        self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None
+    ) -> Tensor:
+        """Attention without the gate, float32."""
+        return attention.attend(q, k, v, spans, pages)
 
     def linear(
         self,
         x: Tensor,
-        w: TiledWeight,
+        w: Handle,
         base: Tensor | None = None,
         scale: Tensor | None = None,
         *,
@@ -97,7 +112,7 @@ class ReferenceOps:
         out: Tensor | None = None,
     ) -> Tensor:
         """Row tiles, then the epilogue in float32."""
-        y = tile_product(x, w)
+        y = self._product(x, w)
         if epilogue == "silu_mul":
             gate, up = y.chunk(2, -1)
             y = silu(gate) * up
@@ -114,14 +129,14 @@ class ReferenceOps:
     def rms_norm(
         self,
         x: Tensor,
-        weight: VectorWeight,
+        weight: Handle,
         *,
         eps: float,
         zero_centred: bool,
         out: Tensor | None = None,
     ) -> Tensor:
         """The product in float32, then the cast."""
-        factor = weight.centred if zero_centred else weight.plain
+        factor = self._vector(weight, centred=zero_centred)
         return stored(normed(x, factor, eps).to(x.dtype), out)
 
     def causal_conv(
@@ -142,8 +157,8 @@ class ReferenceOps:
         qkv: Tensor,
         b: Tensor,
         a: Tensor,
-        a_log: VectorWeight,
-        dt_bias: VectorWeight,
+        a_log: Handle,
+        dt_bias: Handle,
         spans: Spans,
         state: Tensor | None,
         *,
@@ -153,7 +168,7 @@ class ReferenceOps:
     ) -> Tensor:
         """Row by row."""
         inputs = delta_rule.delta_inputs(
-            qkv, b, a, a_log.plain, dt_bias.plain, heads=heads, widths=widths
+            qkv, b, a, self._vector(a_log), self._vector(dt_bias), heads=heads, widths=widths
         )
         return stored(delta_rule.delta_rule(inputs, spans, state).to(qkv.dtype), out)
 
@@ -162,8 +177,8 @@ class ReferenceOps:
         qkv: Tensor,
         b: Tensor,
         a: Tensor,
-        a_log: VectorWeight,
-        dt_bias: VectorWeight,
+        a_log: Handle,
+        dt_bias: Handle,
         spans: Spans,
         state: Tensor | None,
         *,
@@ -173,23 +188,23 @@ class ReferenceOps:
     ) -> Tensor:
         """Chunks of 64 rows; depends on the cut."""
         inputs = delta_rule.delta_inputs(
-            qkv, b, a, a_log.plain, dt_bias.plain, heads=heads, widths=widths
+            qkv, b, a, self._vector(a_log), self._vector(dt_bias), heads=heads, widths=widths
         )
         return stored(delta_rule.delta_rule_chunked(inputs, spans, state).to(qkv.dtype), out)
 
     def gated_norm(
-        self, o: Tensor, z: Tensor, weight: VectorWeight, *, eps: float, out: Tensor | None = None
+        self, o: Tensor, z: Tensor, weight: Handle, *, eps: float, out: Tensor | None = None
     ) -> Tensor:
         """Norm before gate; the normed value takes o's dtype in between."""
-        y = normed(o, 1.0, eps).to(o.dtype) * weight.plain.to(o.dtype)
+        y = normed(o, 1.0, eps).to(o.dtype) * self._vector(weight).to(o.dtype)
         return stored((y.flatten(1).float() * silu(z.float())).to(o.dtype), out)
 
     def qk_norm_rope(
         self,
         q: Tensor,
         k: Tensor,
-        q_weight: VectorWeight,
-        k_weight: VectorWeight,
+        q_weight: Handle,
+        k_weight: Handle,
         position: Tensor,
         *,
         eps: float,
@@ -199,16 +214,19 @@ class ReferenceOps:
         out: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Norm in float32, cast, then rotation in float32."""
-        angle = position.float()[:, None] * self._inverse_frequencies(rotary, theta)
+        frequencies = self._inverse_frequencies(rotary, theta).to(position.device)
+        angle = position.float()[:, None] * frequencies
         turn = (angle.cos()[:, None], angle.sin()[:, None])
-        width = q_weight.plain.shape[0]
+        width = q_weight.shape[0]
 
-        def made(x: Tensor, weight: VectorWeight) -> Tensor:
-            heads = x.reshape(x.shape[0], -1, width)
-            y = normed(heads, weight.centred, eps).to(x.dtype).float()
-            return rotated(y, turn, rotary, interleaved).to(x.dtype)
+        def heads(x: Tensor, weight: Handle) -> Tensor:
+            factor = self._vector(weight, centred=True)
+            return normed(x.reshape(x.shape[0], -1, width), factor, eps).to(x.dtype).float()
 
-        return stored_pair((made(q, q_weight), made(k, k_weight)), out)
+        both = torch.cat([heads(q, q_weight), heads(k, k_weight)], 1)
+        both = rotated(both, turn, rotary, interleaved)
+        queries = q.shape[1] // width
+        return stored_pair((both[:, :queries].to(q.dtype), both[:, queries:].to(k.dtype)), out)
 
     def _inverse_frequencies(self, rotary: int, theta: float) -> Tensor:
         if (rotary, theta) not in self._frequencies:
@@ -228,26 +246,26 @@ class ReferenceOps:
         out: Tensor | None = None,
     ) -> Tensor:
         """Blocks of 16 in order, then the gate."""
-        y = attention.attend(q, k, v.reshape(k.shape), spans, pages)
+        y = self._attended(q, k, v.reshape(k.shape), spans, pages)
         return stored((y.to(q.dtype).float() * sigmoid(gate.float())).to(q.dtype), out)
 
     def router(
         self,
         x: Tensor,
-        w: TiledWeight,
+        w: Handle,
         *,
         top_k: int,
         out: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """float32 throughout."""
-        return stored_pair(experts.route(tile_product(x, w), top_k), out)
+        return stored_pair(experts.route(self._product(x, w), top_k), out)
 
     def experts(
         self,
         x: Tensor,
         weights: Tensor,
         ids: Tensor,
-        w: experts.ExpertWeights,
+        w: Handle,
         base: Tensor,
         *,
         out: Tensor | None = None,
@@ -286,8 +304,8 @@ class ReferenceOps:
         frames: Tensor,
         table: Tensor,
         extra: Tensor | None,
-        enorm: VectorWeight,
-        hnorm: VectorWeight,
+        enorm: Handle,
+        hnorm: Handle,
         *,
         column: int,
         band: Band,
@@ -298,7 +316,10 @@ class ReferenceOps:
         e = frame_rows.code_embedding(frames, table, band, column)
         if extra is not None:
             e = e + extra.float()
-        both = [normed(e, enorm.centred, eps), normed(h, hnorm.centred, eps)]
+        both = [
+            normed(part, self._vector(weight, centred=True), eps)
+            for part, weight in ((e, enorm), (h, hnorm))
+        ]
         return stored(torch.cat(both, -1).to(h.dtype), out)
 
     def gather_rows(
