@@ -8,6 +8,7 @@ import typer
 
 from declaim import __version__
 from declaim.cli.bench import bench
+from declaim.cli.codec import commands as codec_commands
 from declaim.cli.config import config
 from declaim.cli.frames import frames
 from declaim.cli.inspect import inspect
@@ -30,6 +31,7 @@ app.command()(inspect)
 app.command()(make_checkpoint)
 app.command()(bench)
 app.command()(config)
+app.add_typer(codec_commands(), name="codec")
 
 
 def _print_version(value: bool) -> None:
