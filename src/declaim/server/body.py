@@ -105,11 +105,10 @@ def _refusal(error: ValidationError) -> InvalidRequest:
     param = _param(first["loc"])
     if first["type"] == "missing":
         return InvalidRequest(f"{param} is required", param=param)
-    said = re.sub(r"^Input should (?:be )?(?:a valid )?", "must be ", first["msg"])
-    if not said.startswith("must be "):
-        said = f"cannot be used ({first['msg']})"
-    value = first["input"]
-    return InvalidRequest(f"{param} {said}, not {_described(value)}", param=param)
+    said = re.sub(r"^Input should\b", f"{param} must", first["msg"])
+    if said == first["msg"]:
+        said = f"{param}: {said}"
+    return InvalidRequest(f"{said}, not {_described(first['input'])}", param=param)
 
 
 def _param(location: Sequence[str | int]) -> str:

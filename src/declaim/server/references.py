@@ -69,9 +69,7 @@ def _transcript(place: str, item: ReferenceBody) -> str:
     return item.text
 
 
-def _reference(
-    place: str, item: ReferenceBody, text: str, decode: DecodeReference
-) -> Reference:
+def _reference(place: str, item: ReferenceBody, text: str, decode: DecodeReference) -> Reference:
     if (not item.audio) == (item.vq_codes is None):
         both = "both" if item.audio else "neither"
         raise InvalidRequest(
