@@ -4,7 +4,7 @@ Knows no HTTP, no tensor and no device. `speak`, `abort`, `info`, `health` and `
 at once; the others are awaited. All are called from the event loop's thread.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,7 +91,7 @@ class EngineHealth:
     heartbeat_seconds: float
 
 
-class SpeechStream(AsyncIterator[PcmChunk], Protocol):
+class SpeechStream(Protocol):
     """One request's sound, while it is made.
 
     Iteration ends when all of it was given, and raises the DeclaimError that broke the stream;
@@ -99,6 +99,10 @@ class SpeechStream(AsyncIterator[PcmChunk], Protocol):
     """
 
     request_id: str
+
+    def __aiter__(self) -> "SpeechStream": ...
+
+    async def __anext__(self) -> PcmChunk: ...
 
     async def outcome(self) -> SpeechOutcome:
         """Wait for the end; raises what broke the stream."""

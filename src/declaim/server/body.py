@@ -28,7 +28,7 @@ class ReferenceBody(BaseModel):
     audio: base64 or a data: URL. vq_codes: [codebooks][frames].
     """
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True)
 
     text: str | None = None
     audio: str | None = None
@@ -39,7 +39,7 @@ class ReferenceBody(BaseModel):
 class VoiceBody(BaseModel):
     """A voice by its id."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True)
 
     id: str
 
@@ -47,7 +47,7 @@ class VoiceBody(BaseModel):
 class SpeechBody(BaseModel):
     """The fields of a speech request; null is the same as absent, but for `input`."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     input: str
     model: str | None = None
@@ -75,8 +75,11 @@ class SpeechBody(BaseModel):
     task_type: Any = None
 
 
-def parse_body(raw: bytes) -> SpeechBody:
-    """A body's fields; raises InvalidRequest naming the first field that cannot be used."""
+def parse_body(raw: bytes) -> tuple[SpeechBody, tuple[str, ...]]:
+    """A body's fields, and the names of those that nobody reads.
+
+    Raises InvalidRequest naming the first field that cannot be used.
+    """
     try:
         content = json.loads(raw.decode("utf-8"), parse_int=_integer)
     except UnicodeDecodeError as error:
@@ -88,9 +91,10 @@ def parse_body(raw: bytes) -> SpeechBody:
             f"the body must be a JSON object, not {_described(content)}", param="body"
         )
     try:
-        return SpeechBody.model_validate(content)
+        body = SpeechBody.model_validate(content)
     except ValidationError as error:
         raise _refusal(error) from error
+    return body, tuple(_unknown_fields(content))
 
 
 def _integer(digits: str) -> int | float:
@@ -133,12 +137,13 @@ def _described(value: object) -> str:
     return shown(value[:60] if isinstance(value, str) else value)
 
 
-def unknown_fields(body: SpeechBody) -> Iterator[str]:
-    """The names of fields that nobody reads, those of references with their place."""
-    yield from body.model_extra or ()
-    for index, item in enumerate(body.references or ()):
-        for name in item.model_extra or ():
-            yield f"references[{index}].{name}"
+def _unknown_fields(content: dict[str, Any]) -> Iterator[str]:
+    """The names that no model has, those of references with their place."""
+    yield from (name for name in content if name not in SpeechBody.model_fields)
+    for index, item in enumerate(content.get("references") or ()):
+        for name in item:
+            if name not in ReferenceBody.model_fields:
+                yield f"references[{index}].{name}"
 
 
 def refuse_unknown(names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The server itself: uvicorn with readers that must read and with an end that breaks streams off."""
+"""uvicorn with readers that must read, and with an end that breaks streams off."""
 
 import asyncio
 import socket

@@ -13,6 +13,7 @@ from fastapi import Response
 
 from declaim.contracts.engine import SpeechStream
 from declaim.contracts.errors import Cancelled, DeclaimError, EngineFailed
+from declaim.contracts.request import FloatArray
 from declaim.server.encoding import (
     CONTENT_TYPES,
     SampleEncoder,
@@ -70,7 +71,6 @@ class SpeechResponse(Response):
         self._stream = stream
         self._answer = answer
         self._outcomes = outcomes
-        self._encoder = SampleEncoder(answer.source_rate, answer.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Deliver, until the end or until the client has gone."""
@@ -94,36 +94,39 @@ class SpeechResponse(Response):
 
     async def _deliver(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises what breaks the stream after its first audio."""
+        answer = self._answer
         try:
             first = await self._first_audio()
-            rest = None if self._answer.streamed else first + await self._rest_of_body()
+            encoder = SampleEncoder(answer.source_rate, answer.rate)
+            data = encoder.feed(first)
+            rest = None if answer.streamed else await self._rest_of_body(encoder)
         except DeclaimError as error:
             self._outcomes.fail(self._stream.request_id, error)
             await error_response(error, self._stream.request_id)(scope, receive, send)
             return
         if rest is not None:
-            await self._send_whole(send, whole_body(self._answer.name, self._answer.rate, rest))
+            await self._send_whole(send, whole_body(answer.name, answer.rate, data + rest))
             return
         await self._send_start(send, {})
-        await _send_part(send, stream_header(self._answer.name, self._answer.rate) + first)
+        await _send_part(send, stream_header(answer.name, answer.rate) + data)
         async for chunk in self._stream:
-            await _send_part(send, self._encoder.feed(chunk.samples))
-        await _send_part(send, self._encoder.finish())
+            await _send_part(send, encoder.feed(chunk.samples))
+        await _send_part(send, encoder.finish())
         self._outcomes.finish(await self._stream.outcome())
         await _send_part(send, b"", more=False)
 
-    async def _first_audio(self) -> bytes:
+    async def _first_audio(self) -> FloatArray:
         async for chunk in self._stream:
-            return self._encoder.feed(chunk.samples)
+            return chunk.samples
         self._outcomes.finish(await self._stream.outcome())
         raise EngineFailed(
             f"the model ended without any sound; another seed than {self._answer.seed} may help"
         )
 
-    async def _rest_of_body(self) -> bytes:
-        parts = [self._encoder.feed(chunk.samples) async for chunk in self._stream]
+    async def _rest_of_body(self, encoder: SampleEncoder) -> bytes:
+        parts = [encoder.feed(chunk.samples) async for chunk in self._stream]
         self._outcomes.finish(await self._stream.outcome())
-        return b"".join([*parts, self._encoder.finish()])
+        return b"".join([*parts, encoder.finish()])
 
     async def _send_whole(self, send: Send, body: bytes) -> None:
         await self._send_start(send, {"content-length": str(len(body))})

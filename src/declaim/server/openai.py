@@ -15,7 +15,7 @@ from declaim.server.delivery import AnswerFormat, SpeechResponse
 from declaim.server.errors import JsonResponse, error_response
 from declaim.server.outcomes import Outcomes
 from declaim.server.settings import ServerSettings
-from declaim.server.speech import Served, as_field, read_speech
+from declaim.server.speech import Asked, Served, as_field, read_speech
 
 PARSED_AT_ONCE = 65536
 """Larger bodies are read in a thread, so that other streams do not wait for them."""
@@ -58,14 +58,12 @@ def speech_router(engine: SpeechEngine, served: Served) -> APIRouter:
 
 
 async def _read(raw: bytes, served: Served, request_id: str) -> tuple[SpeechRequest, AnswerFormat]:
-    if len(raw) <= PARSED_AT_ONCE:
-        body = parse_body(raw)
-    else:
-        body = await asyncio.to_thread(parse_body, raw)
-    seed = secrets.randbelow(MAX_SEED + 1)
+    quick = len(raw) <= PARSED_AT_ONCE
+    body, unknown = parse_body(raw) if quick else await asyncio.to_thread(parse_body, raw)
+    asked = Asked(body, unknown, request_id, secrets.randbelow(MAX_SEED + 1))
     if body.ref_audio or body.references:
-        return await asyncio.to_thread(read_speech, body, served, request_id, seed)
-    return read_speech(body, served, request_id, seed)
+        return await asyncio.to_thread(read_speech, asked, served)
+    return read_speech(asked, served)
 
 
 def _check_kind(request: Request) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from declaim.contracts.engine import EngineInfo
 from declaim.contracts.errors import DeclaimError, InvalidRequest, NotFound
 from declaim.contracts.request import SamplingParams, SpeechRequest, shown
-from declaim.server.body import SpeechBody, header_list, refuse_unknown, unknown_fields
+from declaim.server.body import SpeechBody, header_list, refuse_unknown
 from declaim.server.delivery import AnswerFormat
 from declaim.server.encoding import check_format, default_rate
 from declaim.server.references import DecodeReference, read_references
@@ -43,25 +43,33 @@ class Served:
     decode: DecodeReference
 
 
-def read_speech(
-    body: SpeechBody, served: Served, request_id: str, fresh_seed: int
-) -> tuple[SpeechRequest, AnswerFormat]:
+@dataclass(frozen=True)
+class Asked:
+    """A body's fields, the names of unknown ones, and what the request gets besides."""
+
+    body: SpeechBody
+    unknown: tuple[str, ...]
+    request_id: str
+    fresh_seed: int
+
+
+def read_speech(asked: Asked, served: Served) -> tuple[SpeechRequest, AnswerFormat]:
     """The request and its answer's format; decodes reference files, which takes time.
 
     fresh_seed: for a request without one. Raises NotFound for an unknown model, InvalidRequest
     for everything else that cannot be served, naming the field.
     """
-    unknown = list(unknown_fields(body))
+    body = asked.body
     if served.settings.strict_fields:
-        refuse_unknown(unknown)
+        refuse_unknown(asked.unknown)
     _check_input(body.input, served.info.input_characters)
     _check_model(body.model, served)
     _check_voice(body)
     name = check_format(body.response_format)
     _check_fixed(body)
-    seed = fresh_seed if body.seed is None else body.seed
+    seed = asked.fresh_seed if body.seed is None else body.seed
     request = SpeechRequest(
-        id=request_id,
+        id=asked.request_id,
         text=body.input,
         references=read_references(body, served.decode),
         sampling=_sampling(body, served.info.sampling),
@@ -70,7 +78,7 @@ def read_speech(
     )
     rate = body.sample_rate or default_rate(name, served.info.rate)
     streamed = name == "pcm" or body.stream is True
-    extra = tuple(_notes(body, unknown))
+    extra = tuple(_notes(body, asked.unknown))
     return request, AnswerFormat(name, served.info.rate, rate, streamed, seed, extra)
 
 
@@ -164,7 +172,7 @@ def _max_frames(body: SpeechBody) -> int | None:
     return next(iter(given), None)
 
 
-def _notes(body: SpeechBody, unknown: list[str]) -> Iterator[tuple[str, str]]:
+def _notes(body: SpeechBody, unknown: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Headers that say what was not done."""
     if body.instructions and body.instructions.strip():
         yield "x-warnings", "instructions are not followed by this model"
