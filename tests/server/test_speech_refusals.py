@@ -246,7 +246,7 @@ SANE = {"input": "Hi", "response_format": "wav"}
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(body=BODIES, sane=st.booleans())
 def test_no_body_is_a_fault_of_ours(ask: Ask, body: dict[str, object], sane: bool) -> None:

@@ -18,6 +18,7 @@ KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 5
 WRITE_SECONDS = 30.0
 BACKLOG = 2048
+MAX_PORT = 65535
 
 
 class ReadersProtocol(H11Protocol):
@@ -100,13 +101,18 @@ class SpeechServer(uvicorn.Server):
 
 def open_listener(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises InvalidConfig where that fails."""
+    if not 0 <= port <= MAX_PORT:
+        raise InvalidConfig(
+            f"port must be in [0, {MAX_PORT}], not {port}", param="port", limit=MAX_PORT, value=port
+        )
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise InvalidConfig(
-            f"cannot listen on {host} port {port}: {reason}", param="port", value=port
+            f"cannot listen on {host} port {port}: {error.strerror or error}",
+            param="port",
+            value=port,
         ) from error
 
 
