@@ -1,10 +1,16 @@
 """Checkpoints, runners and engines that many tests share."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "passive"
+)  # read when torch loads: threads sleep, not spin
+
 import torch
 from poisoned import PoisonedEngine
 from torch import Tensor

@@ -1,7 +1,5 @@
-"""The WAV writer: bytes, sizes, clamping, NaN, and files that appear whole or not at all."""
+"""The WAV writer: bytes, sizes, clamping and NaN."""
 
-import os
-import stat
 import wave
 from pathlib import Path
 
@@ -50,50 +48,16 @@ def test_another_reader_sees_the_same_file(tmp_path: Path, count: int, rate: int
     assert int.from_bytes(content[28:32], "little") == 2 * rate
 
 
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_nan_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "speech.wav"
     path.write_bytes(b"old")
     assert write_wav(path, np.array([np.nan, 0.5], dtype=np.float32), 22050) == 1
     assert path.read_bytes()[:4] == b"RIFF"
-    assert os.listdir(tmp_path) == ["speech.wav"]
-
-
-def test_a_link_keeps_pointing_at_the_written_file(tmp_path: Path) -> None:
-    target, link = tmp_path / "target.wav", tmp_path / "link.wav"
-    target.write_bytes(b"old")
-    link.symlink_to(target)
-    write_wav(link, np.zeros(3, dtype=np.float32), 22050)
-    assert link.is_symlink()
-    assert len(target.read_bytes()) == HEADER_BYTES + 6
-
-
-def test_a_device_is_written_to_and_stays_a_device() -> None:
-    write_wav(Path(os.devnull), np.zeros(3, dtype=np.float32), 22050)
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
-
-
-def test_a_failed_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "speech.wav"
-    path.write_bytes(b"old")
-
-    def refuse(self: Path, target: Path) -> Path:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(NotFound, match="No space left"):
-        write_wav(path, np.zeros(3, dtype=np.float32), 22050)
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["speech.wav"]
 
 
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "nowhere" / "speech.wav"
-    with pytest.raises(NotFound) as caught:
-        write_wav(path, np.zeros(3, dtype=np.float32), 22050)
-    assert caught.value.param == "output"
-    assert str(path) in caught.value.message
+    with pytest.raises(NotFound, match=r"nowhere/speech\.wav cannot be written"):
+        write_wav(tmp_path / "nowhere" / "speech.wav", np.zeros(3, dtype=np.float32), 22050)
 
 
 def test_more_samples_than_the_format_counts_are_refused() -> None:

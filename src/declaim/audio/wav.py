@@ -3,7 +3,6 @@
 Knows nothing of where the samples come from.
 """
 
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declaim.contracts.errors import NotFound, TooLarge
+from declaim.audio.files import write_whole
+from declaim.contracts.errors import TooLarge
 
 HEADER_BYTES = 44
 MAX_SAMPLES = (2**32 - 1 - (HEADER_BYTES - 8)) // 2
@@ -64,29 +64,9 @@ def streaming_wav_header(rate: int) -> bytes:
 def write_wav(path: Path, samples: NDArray[np.floating[Any]], rate: int) -> int:
     """Write samples [n] in [-1, 1] as a 16-bit mono WAV file; returns how many were NaN.
 
-    A regular file appears, or is replaced, as a whole or not at all; anything else (a device, a
-    pipe) is written to. Raises NotFound where the path cannot be written.
+    The file appears as a whole or not at all. Raises NotFound where it cannot be written.
     """
     assert samples.ndim == 1
     values, nan = to_int16(samples)
-    content = wav_header(len(values), rate) + values.astype("<i2").tobytes()
-    target = Path(os.path.realpath(path))
-    try:
-        if target.exists() and not target.is_file():
-            target.write_bytes(content)
-        else:
-            _replace(target, content)
-    except OSError as error:
-        raise NotFound(
-            f"{path} cannot be written: {error.strerror or error}", param="output", value=str(path)
-        ) from error
+    write_whole(path, wav_header(len(values), rate) + values.astype("<i2").tobytes())
     return nan
-
-
-def _replace(target: Path, content: bytes) -> None:
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)

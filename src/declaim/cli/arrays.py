@@ -1,12 +1,13 @@
 """Reading and writing the integer arrays that commands exchange as .npy files."""
 
-import os
-import tempfile
+import contextlib
+import io
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from declaim.audio.files import write_whole
 from declaim.contracts.errors import InvalidRequest, NotFound
 
 
@@ -42,13 +43,9 @@ def read_integers(path: Path, param: str) -> NDArray[np.int64]:
 
 
 def write_integers(path: Path, array: NDArray[np.int64]) -> None:
-    """Write int64, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npy")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, np.ascontiguousarray(array, dtype=np.int64))
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write int64, whole or not at all; folders on the way are made."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    np.save(content, np.ascontiguousarray(array, dtype=np.int64))
+    write_whole(path, content.getvalue())

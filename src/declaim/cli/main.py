@@ -8,6 +8,7 @@ import typer
 
 from declaim import __version__
 from declaim.cli.bench import bench
+from declaim.cli.config import config
 from declaim.cli.frames import frames
 from declaim.cli.inspect import inspect
 from declaim.cli.make_checkpoint import make_checkpoint
@@ -28,6 +29,7 @@ app.command()(frames)
 app.command()(inspect)
 app.command()(make_checkpoint)
 app.command()(bench)
+app.command()(config)
 
 
 def _print_version(value: bool) -> None:

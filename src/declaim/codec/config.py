@@ -21,6 +21,9 @@ ENCODER_HEAD_DIM = 64
 TABLE_DTYPES = ("bfloat16", "float32")
 
 _MAX_SIZE = 2**31 - 1
+_HIGHEST: Mapping[str, int] = {"n_layer": 1024, "n_residual_codebooks": 1024, "window": 65536}
+"""Of what takes memory before any stored tensor's shape could contradict it."""
+
 _MAX_NUMBER = 1e30
 
 
@@ -260,8 +263,9 @@ def _fixed(raw: Mapping[str, object], key: str, accepted: str | bool) -> None:
 
 
 def _integer(key: str, value: object, low: int = 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MAX_SIZE:
-        raise _refusal(key, f"an integer in [{low}, {_MAX_SIZE}]", value)
+    high = _HIGHEST.get(key.rpartition(".")[2], _MAX_SIZE)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _refusal(key, f"an integer in [{low}, {high}]", value)
     return value
 
 

@@ -4,6 +4,8 @@ Structure only: transformer, upsampling, causal decoder. What it remembers betwe
 argument, so it knows neither streams nor codes.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -70,7 +72,7 @@ def pre_post_shape(config: CodecConfig) -> TransformerShape:
     )
 
 
-_TABLE_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_TABLE_DTYPES: Mapping[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 class _UpsamplingStage:

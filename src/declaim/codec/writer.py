@@ -25,6 +25,7 @@ def write_codec(directory: Path, config: CodecConfig, tensors: Mapping[str, Tens
     file = directory / CODEC_NAMES[0]
     partial = file.with_name(f".{file.name}.partial")
     save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, partial)
+    partial.chmod(0o644)
     partial.replace(file)
     partial = directory / f".{CONFIG_NAME}.partial"
     partial.write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")

@@ -13,14 +13,13 @@ from dataclasses import replace
 import numpy as np
 
 from declaim.codec.config import CodecConfig
-from declaim.config.model import ModelConfig
+from declaim.contracts.engine import EngineInfo
 from declaim.contracts.errors import InvalidRequest, TooLarge
 from declaim.contracts.request import (
     FloatArray,
     FrameRequest,
     IntArray,
     Reference,
-    SamplingParams,
     SpeechRequest,
 )
 from declaim.text.prompt import PromptBuilder
@@ -70,34 +69,22 @@ class ReferenceCodes:
 class Admission:
     """Checks requests against one model, codec and set of limits."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        codec: CodecConfig,
-        builder: PromptBuilder,
-        sampling: SamplingParams,
-        *,
-        input_characters: int,
-        reference_seconds: tuple[float, float],
-    ) -> None:
-        self.config = config
+    def __init__(self, info: EngineInfo, codec: CodecConfig, builder: PromptBuilder) -> None:
+        self.info = info
         self.codec = codec
         self.builder = builder
-        self.sampling = sampling
-        self.input_characters = input_characters
-        self.reference_seconds = reference_seconds
 
     def check(self, request: SpeechRequest) -> None:
         """Raise for what can be refused before any reference is encoded.
 
         InvalidRequest or TooLarge, naming `text` or `references[i]`.
         """
-        if len(request.text) > self.input_characters:
+        if len(request.text) > self.info.input_characters:
             raise TooLarge(
-                f"text must have at most {self.input_characters} characters, "
+                f"text must have at most {self.info.input_characters} characters, "
                 f"not {len(request.text)}",
                 param="text",
-                limit=self.input_characters,
+                limit=self.info.input_characters,
                 value=len(request.text),
             )
         for index, reference in enumerate(request.references):
@@ -127,7 +114,7 @@ class Admission:
                 limit="float32 [n]",
                 value=f"{samples.dtype} {list(samples.shape)}",
             )
-        low, high = self.reference_seconds
+        low, high = self.info.reference_seconds
         seconds = len(samples) / self.codec.sample_rate
         if not low <= seconds <= high:
             raise InvalidRequest(
@@ -156,12 +143,12 @@ class Admission:
         prompt = self.builder.build(request.text, references)
         wanted = request.max_frames
         if wanted is None:
-            room = self.config.context - len(prompt.rows)
-            wanted = max(1, min(self.config.generation.max_new_tokens, room))
+            room = self.info.context - len(prompt.rows)
+            wanted = max(1, min(self.info.max_frames, room))
         return FrameRequest(
             id=key,
             prompt=prompt,
-            sampling=request.sampling or self.sampling,
+            sampling=request.sampling or self.info.sampling,
             seed=seed,
             max_frames=wanted,
             priority=request.priority,

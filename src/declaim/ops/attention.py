@@ -1,10 +1,10 @@
 """Causal attention over blocks of 16 context rows, aligned to position.
 
 For a row at position p, block p // 16 is its diagonal block and the earlier ones are full; which
-is which depends on the position alone. Full blocks are computed for tiles of query rows together,
-the diagonal block for each row by itself, with everything behind the row replaced by zero first.
-Partial sums of blocks are added one after another, in ascending order, so that blocks which a row
-does not see add nothing, whatever they hold.
+is which depends on the position alone. Both go through products of one fixed size: full blocks
+against tiles of query rows, the diagonal block against each row by itself, with everything behind
+the row replaced by zero first. What a row does not see is dropped from results by selection,
+whatever it holds, and sums over blocks are such that dropped blocks add nothing.
 """
 
 from dataclasses import dataclass
@@ -35,29 +35,22 @@ def store(k: Tensor, v: Tensor, spans: Spans, pages: Pages) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """K and V of some spans as float32 blocks; rows that are not written are zero.
+    """K and V of some spans as float32 blocks; rows that are not written hold anything.
 
-    k, v [spans, blocks, kv heads, 16, width].
+    k, v [spans, pages, kv heads, blocks of a page, 16, width].
     """
 
     k: Tensor
     v: Tensor
 
 
-def read_context(spans: Spans, numbers: list[int], length: Tensor, pages: Pages) -> Context:
-    """The blocks of some spans, `length` int64 [spans] rows each, read back as stored."""
-    assert spans.table is not None
-    page_size = pages.k.shape[2]
-    used = -(-int(length.max()) // page_size)
-    table = spans.table[numbers, :used].long()
-    written = torch.arange(used * page_size).view(1, -1, 1, BLOCK, 1) < length.view(-1, 1, 1, 1, 1)
+def read_context(table: Tensor, pages: Pages) -> Context:
+    """The blocks of the pages in `table` int32 [spans, pages], read back as stored."""
 
     def blocks(part: Tensor) -> Tensor:
-        kept = part[table].float()  # [spans, pages, kv heads, page size, width]
-        heads, width = kept.shape[2], kept.shape[4]
-        kept = kept.view(len(numbers), used, heads, -1, BLOCK, width).transpose(2, 3)
-        kept = kept.reshape(len(numbers), -1, heads, BLOCK, width)
-        return torch.where(written, kept, 0.0)
+        kept = part.index_select(0, table.flatten()).float()
+        _, heads, size, width = kept.shape
+        return kept.view(*table.shape, heads, size // BLOCK, BLOCK, width)
 
     return Context(blocks(pages.k), blocks(pages.v))
 
@@ -72,7 +65,8 @@ def span_context(k: Tensor, v: Tensor, first: list[int], count: list[int]) -> Co
             for start, length in zip(first, count, strict=True)
         ]
         whole = torch.stack(rows)
-        return whole.view(len(rows), blocks, BLOCK, *whole.shape[2:]).transpose(2, 3)
+        whole = whole.view(len(rows), blocks, BLOCK, *whole.shape[2:]).transpose(2, 3)
+        return whole.unsqueeze(3)
 
     return Context(shaped(k), shaped(v))
 
@@ -80,129 +74,108 @@ def span_context(k: Tensor, v: Tensor, first: list[int], count: list[int]) -> Co
 def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None) -> Tensor:
     """q [n, H, D], k and v [n, K, D] -> float32 [n, H * D]; rows of length-0 spans give 0."""
     numbers, first, count = live_spans(spans)
+    out = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2], dtype=torch.float32)
     if pages is None:
-        live = list(range(len(numbers)))
         context = span_context(k, v, first, count)
     else:
-        assert spans.length is not None
+        assert spans.length is not None and spans.table is not None
         store(k, v, spans, pages)
-        lengths = spans.length[numbers].tolist()
-        live = [index for index, length in enumerate(lengths) if length]
+        length = spans.length.tolist()
+        live = [index for index, number in enumerate(numbers) if length[number]]
         if not live:
-            return q.new_zeros(q.shape[0], q.shape[1] * q.shape[2], dtype=torch.float32)
-        chosen = [numbers[index] for index in live]
-        length = torch.tensor([lengths[index] for index in live])
-        context = read_context(spans, chosen, length, pages)
-    rows, tiles, owner = _tiles([first[i] for i in live], [count[i] for i in live])
-    return _attend(q.float(), context, spans.position.long(), rows, tiles, owner)
-
-
-def _tiles(first: list[int], count: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the spans [m], tiles of them [tiles, 4] (-1: none), each tile's span [tiles]."""
-    rows: list[int] = []
-    tiles: list[list[int]] = []
-    owner: list[int] = []
-    for span, (start, length) in enumerate(zip(first, count, strict=True)):
-        rows += range(start, start + length)
-        for begin in range(start, start + length, TILE_ROWS):
-            tile = list(range(begin, min(begin + TILE_ROWS, start + length)))
-            tiles.append(tile + [-1] * (TILE_ROWS - len(tile)))
-            owner.append(span)
-    return torch.tensor(rows), torch.tensor(tiles), torch.tensor(owner)
-
-
-def _attend(
-    q: Tensor, context: Context, position: Tensor, rows: Tensor, tiles: Tensor, owner: Tensor
-) -> Tensor:
-    out = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2])
-    blocks = max(int(position[rows].max()) // BLOCK, 1)  # one at least, seen or not
-    for begin in range(0, len(tiles), TILES_AT_ONCE):
-        part = slice(begin, begin + TILES_AT_ONCE)
-        tile = tiles[part]
-        full = _full_blocks(q, context, tile, owner[part], blocks)
-        place = tile.flatten()
-        kept = torch.nonzero(place >= 0).flatten()
-        index = place[kept]
-        span = owner[part].repeat_interleave(TILE_ROWS)[kept]
-        out[index] = _combine(q[index], context, position[index], span, full, kept)
+            return out
+        numbers, first, count = ([part[i] for i in live] for part in (numbers, first, count))
+        used = -(-max(length[number] for number in numbers) // pages.k.shape[2])
+        context = read_context(spans.table[numbers, :used], pages)
+    rows, tiles, owner = _tiles(first, count)
+    position = spans.position[tiles]
+    parts = [
+        _attend(q.float()[tiles[begin:end]], context, position[begin:end], owner[begin:end])
+        for begin, end in ((i, i + TILES_AT_ONCE) for i in range(0, len(tiles), TILES_AT_ONCE))
+    ]
+    out[tiles.flatten()[rows]] = torch.cat(parts).flatten(0, 1)[rows]
     return out
 
 
-@dataclass(frozen=True)
-class FullBlocks:
-    """Tiles against the blocks before any diagonal.
+def _tiles(first: list[int], count: list[int]) -> tuple[Tensor, Tensor, list[int]]:
+    """Tiles of the spans' rows [tiles, 4], and each tile's span.
 
-    scores [tiles * 4, kv heads, group, blocks, 16]; v [tiles, blocks, kv heads, 16, width].
+    A tile that is not full repeats its last row; the first result [m] says which places of the
+    tiles, counted through, are rows of their own.
     """
-
-    scores: Tensor
-    v: Tensor
-
-
-def _full_blocks(
-    q: Tensor, context: Context, tile: Tensor, owner: Tensor, blocks: int
-) -> FullBlocks:
-    tiles, (heads, width) = len(tile), q.shape[1:]
-    kv_heads = context.k.shape[2]
-    group = heads // kv_heads
-    queries = q[tile.clamp(min=0)].view(tiles, TILE_ROWS, kv_heads, group, width)
-    queries = queries.transpose(1, 2).reshape(tiles, 1, kv_heads, TILE_ROWS * group, width)
-    queries = queries.expand(-1, blocks, -1, -1, -1).reshape(-1, TILE_ROWS * group, width)
-    keys = context.k[owner, :blocks].reshape(-1, BLOCK, width)
-    scores = batch_product(queries, keys.transpose(1, 2))
-    scores = scores.view(tiles, blocks, kv_heads, TILE_ROWS, group, BLOCK)
-    scores = scores.permute(0, 3, 2, 4, 1, 5).reshape(-1, kv_heads, group, blocks, BLOCK)
-    return FullBlocks(scores, context.v[owner, :blocks])
+    kept: list[int] = []
+    rows: list[int] = []
+    owner: list[int] = []
+    for span, (start, length) in enumerate(zip(first, count, strict=True)):
+        kept += range(len(rows), len(rows) + length)
+        rows += range(start, start + length)
+        rows += rows[-1:] * (-length % TILE_ROWS)
+        owner += [span] * -(-length // TILE_ROWS)
+    return torch.tensor(kept), torch.tensor(rows).view(-1, TILE_ROWS), owner
 
 
-def _combine(
-    q: Tensor, context: Context, position: Tensor, span: Tensor, full: FullBlocks, kept: Tensor
-) -> Tensor:
-    """Softmax and weighted values of rows `kept` of the tiles, q [m, H, D] -> [m, H * D]."""
-    count, heads, width = q.shape
-    kv_heads, group, blocks = full.scores.shape[1:4]
-    scale = width**-0.5
-    own = position // BLOCK
-    ahead = torch.arange(BLOCK) > (position % BLOCK)[:, None]  # [m, 16]
-    k = context.k[span, own].masked_fill(ahead[:, None, :, None], 0.0)
-    v = context.v[span, own].masked_fill(ahead[:, None, :, None], 0.0)
-    queries = q.reshape(count * kv_heads, group, width)
-    diagonal = batch_product(queries, k.flatten(0, 1).transpose(1, 2)) * scale
-    diagonal = diagonal.view(count, kv_heads, group, BLOCK)
-    diagonal = diagonal.masked_fill(ahead[:, None, None], -torch.inf)
-    top = diagonal.amax(-1, keepdim=True)
-    unseen = (torch.arange(blocks) >= own[:, None])[:, None, None, :, None]
-    scores = (full.scores[kept] * scale).masked_fill(unseen, -torch.inf)
-    top = torch.maximum(top, scores.flatten(3).amax(-1, keepdim=True))
-    weights = torch.exp(scores - top.unsqueeze(-1))
-    weight = torch.exp(diagonal - top)
-    sums = weights.sum(-1)
-    values = _full_values(weights, full, kept).masked_fill(unseen, 0.0)
-    total = q.new_zeros(count, kv_heads, group)
-    value = q.new_zeros(count, kv_heads, group, width)
-    for block in range(blocks):
-        total += sums[..., block]
-        value += values[:, :, :, block]
-    total = total + weight.sum(-1)
-    own_value = _values(weight.view(-1, group, BLOCK), v.flatten(0, 1))
-    value = value + own_value.view(count, kv_heads, group, width)
-    return (value / total.unsqueeze(-1)).reshape(count, heads * width)
+def _tile_blocks(part: Tensor, owner: list[int], used: int) -> Tensor:
+    """The first pages of each tile's span."""
+    if owner == list(range(part.shape[0])):
+        return part[:, :used]
+    return part[:, :used].index_select(0, torch.tensor(owner))
 
 
-def _full_values(weights: Tensor, full: FullBlocks, kept: Tensor) -> Tensor:
-    """weights [m, kv heads, group, blocks, 16] of rows `kept` -> [m, kv, group, blocks, width]."""
-    tiles, blocks, kv_heads, _, width = full.v.shape
-    group = weights.shape[2]
-    whole = weights.new_zeros(tiles * TILE_ROWS, kv_heads, group, blocks, BLOCK)
-    whole[kept] = weights
-    whole = whole.view(tiles, TILE_ROWS, kv_heads, group, blocks, BLOCK)
-    whole = whole.permute(0, 4, 2, 1, 3, 5).reshape(-1, TILE_ROWS * group, BLOCK)
-    made = _values(whole, full.v.flatten(0, 2))
-    made = made.view(tiles, blocks, kv_heads, TILE_ROWS, group, width)
-    return made.permute(0, 3, 2, 4, 1, 5).reshape(-1, kv_heads, group, blocks, width)[kept]
+def _attend(q: Tensor, context: Context, position: Tensor, owner: list[int]) -> Tensor:
+    """Tiles q [tiles, 4, H, D], position [tiles, 4] -> [tiles, 4, H * D].
+
+    With B blocks of a page, all scores, weights and values of full blocks are
+    [tiles, pages, kv heads, B, 4, group, 16 or D], those of diagonal ones without pages and B.
+    """
+    tiles, _, heads, width = q.shape
+    kv_heads, inside = context.k.shape[2:4]
+    q = (q * width**-0.5).view(tiles, TILE_ROWS, kv_heads, -1, width).transpose(1, 2)
+    own = position.long() // BLOCK
+    used = int(own.max()) // inside + 1
+    k, v = (_tile_blocks(part, owner, used) for part in (context.k, context.v))
+    block = torch.arange(used * inside).view(used, 1, inside, 1, 1, 1)
+    unseen = block >= own.view(tiles, 1, 1, 1, TILE_ROWS, 1, 1)
+    ahead = (torch.arange(BLOCK) > (position % BLOCK).unsqueeze(-1)).unsqueeze(1)
+    own_k, own_v = (_own_blocks(part, own, ahead) for part in (k, v))
+
+    full = q[:, None, :, None].expand(-1, used, -1, inside, -1, -1, -1)
+    scores = _product(full, k.mT, 2).masked_fill(unseen, -torch.inf)
+    diagonal = _product(q, own_k.mT, 1).masked_fill(ahead.unsqueeze(3), -torch.inf)
+    top = torch.maximum(scores.amax((1, 3, 6)), diagonal.amax(-1))
+    weights = torch.exp(scores - top[:, None, :, None, ..., None])
+    weight = torch.exp(diagonal - top.unsqueeze(-1))
+    values = _product(weights, v, 2).masked_fill(unseen, 0.0)
+    total = _added(weights.sum(-1)) + weight.sum(-1)
+    value = _added(values) + _product(weight, own_v, 1)
+    return (value / total.unsqueeze(-1)).transpose(1, 2).reshape(tiles, TILE_ROWS, heads * width)
 
 
-def _values(weights: Tensor, v: Tensor) -> Tensor:
-    """[batch, m, 16] times [batch, 16, width], with the width padded to whole vectors."""
-    width = v.shape[-1]
-    return batch_product(weights, F.pad(v, (0, -width % COLUMN_STEP)))[..., :width]
+def _own_blocks(part: Tensor, own: Tensor, ahead: Tensor) -> Tensor:
+    """Each row's diagonal block [tiles, kv heads, 4, 16, D], zero in what is ahead of the row."""
+    tiles, _, heads, inside = part.shape[:4]
+    tile = torch.arange(tiles).view(-1, 1, 1)
+    head = torch.arange(heads).view(1, -1, 1)
+    page, block = (own // inside).unsqueeze(1), (own % inside).unsqueeze(1)
+    return part[tile, page, head, block].masked_fill(ahead.unsqueeze(-1), 0.0)
+
+
+def _product(a: Tensor, b: Tensor, rows: int) -> Tensor:
+    """Products of a [..., rows..., k] and b [..., k, n], where so many dimensions of a are rows."""
+    width = b.shape[-1]
+    b = F.pad(b, (0, -width % COLUMN_STEP)) if width % COLUMN_STEP else b
+    made = batch_product(a.flatten(0, -2 - rows).flatten(1, -2), b.flatten(0, -3))
+    return made[..., :width].reshape(*a.shape[:-1], width)
+
+
+def _added(parts: Tensor) -> Tensor:
+    """Sum over pages and their blocks: [tiles, pages, kv heads, B, ...] -> [tiles, kv heads, ...].
+
+    Neighbours are added, then pairs of them, and so on, so that zeros behind the others change
+    nothing; the last zero keeps that true of a sum of -0.
+    """
+    parts = parts.movedim((1, 3), (0, 1)).flatten(0, 1)
+    while len(parts) > 1:
+        pairs = parts[: len(parts) // 2 * 2]
+        pairs = pairs[::2] + pairs[1::2]
+        parts = torch.cat([pairs, parts[-1:]]) if len(parts) % 2 else pairs
+    return parts[0] + 0.0

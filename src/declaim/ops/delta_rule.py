@@ -35,31 +35,30 @@ def causal_conv(x: Tensor, weight: Tensor, spans: Spans, tail: Tensor | None) ->
     oldest first.
     """
     numbers, first, count = live_spans(spans)
+    assert sum(count) == len(x), "every row belongs to a span"
     keep = weight.shape[1] - 1
-    rows = sum(count)
-    owner = torch.repeat_interleave(torch.tensor(count))
-    start, length = torch.tensor(first), torch.tensor(count)
     if tail is None:
         history = x.new_zeros(len(numbers) * keep, x.shape[1])
     else:
         slots = span_slots(spans, numbers)
-        history = tail[slots].flatten(0, 1).to(x.dtype)
+        history = tail.index_select(0, slots).flatten(0, 1).to(x.dtype)
     source = torch.cat([history, x])
-    row = torch.arange(rows) + (start - length.cumsum(0) + length)[owner]
-    local = row - start[owner]
-    y = torch.zeros((), dtype=x.dtype)
-    for tap in range(keep + 1):
-        index = local + tap
-        index = torch.where(index < keep, owner * keep + index, history.shape[0] + row + tap - keep)
-        y = y + source[index] * weight[:, tap]
+    taps: list[list[int]] = [[] for _ in range(keep + 1)]
+    last: list[int] = []
+    for span, (start, length) in enumerate(zip(first, count, strict=True)):
+        place = [*range(span * keep, (span + 1) * keep)]
+        place += range(len(history) + start, len(history) + start + length)
+        for tap in range(keep + 1):
+            taps[tap] += place[tap : tap + length]
+        last += place[length:]
+    met = source.index_select(0, torch.tensor(taps).flatten()).view(keep + 1, *x.shape)
+    y = met[0] * weight[:, 0]
+    for tap in range(1, keep + 1):
+        y = y + met[tap] * weight[:, tap]
     if tail is not None:
-        last = length[:, None] + torch.arange(keep)
-        place = history.shape[0] + start[:, None] + last - keep
-        held = torch.arange(len(numbers))[:, None] * keep + last
-        tail[slots] = source[torch.where(last < keep, held, place)].to(tail.dtype)
-    out = x.new_zeros(x.shape)
-    out[row] = silu(y)
-    return out
+        held = source.index_select(0, torch.tensor(last)).view(len(numbers), keep, -1)
+        tail[slots] = held.to(tail.dtype)
+    return silu(y)
 
 
 @dataclass(frozen=True)
@@ -107,31 +106,39 @@ def delta_rule(inputs: DeltaInputs, spans: Spans, state: Tensor | None) -> Tenso
     numbers, first, count = live_spans(spans)
     order = sorted(range(len(numbers)), key=lambda i: -count[i])
     turns = [sum(length > turn for length in count) for turn in range(max(count, default=0))]
-    rows = torch.tensor([first[i] + turn for turn, m in enumerate(turns) for i in order[:m]])
+    rows = [first[i] + turn for turn, width in enumerate(turns) for i in order[:width]]
+    assert len(rows) == len(inputs.v), "every row belongs to a span"
+    in_order = rows == list(range(len(rows)))
+    index = torch.tensor(rows)
     heads, key_width, value_width = *inputs.k.shape[1:], inputs.v.shape[-1]
     if state is None:
         s = torch.zeros(len(numbers), heads, key_width, value_width)
     else:
         slots = span_slots(spans, [numbers[i] for i in order])
-        s = state[slots].float()
-    q, k = inputs.q[rows].unsqueeze(-1), inputs.k[rows].unsqueeze(-1)
-    v, beta = inputs.v[rows], inputs.beta[rows].unsqueeze(-1)
-    decay = torch.exp(inputs.g[rows])[..., None, None]
+        s = state.index_select(0, slots).float()
+
+    def by_turn(part: Tensor) -> tuple[Tensor, ...]:
+        return (part if in_order else part.index_select(0, index)).split(turns)
+
+    each = (
+        by_turn(inputs.q.unsqueeze(-1)),
+        by_turn(inputs.k.unsqueeze(-1)),
+        by_turn(inputs.v),
+        by_turn(inputs.beta.unsqueeze(-1)),
+        by_turn(torch.exp(inputs.g)[..., None, None]),
+    )
     made = []
-    done = 0
-    for width in turns:
-        part = slice(done, done + width)
-        live = s[:width] * decay[part]
-        error = beta[part] * (v[part] - (live * k[part]).sum(-2))
-        live = live + k[part] * error.unsqueeze(-2)
+    for q, k, v, beta, decay in zip(*each, strict=True):
+        live = s[: len(q)] * decay
+        error = beta * (v - (live * k).sum(-2))
+        live = live + k * error.unsqueeze(-2)
         if state is not None and state.dtype != torch.float32:
             live = live.to(state.dtype).float()
-        made.append((live * q[part]).sum(-2))
-        s = live if width == len(s) else torch.cat([live, s[width:]])
-        done += width
-    out = torch.zeros_like(inputs.v)
-    if made:
-        out[rows] = torch.cat(made)
+        made.append((live * q).sum(-2))
+        s = live if len(live) == len(s) else torch.cat([live, s[len(live) :]])
+    out = torch.cat(made)
+    if not in_order:
+        out = torch.empty_like(out).index_copy(0, index, out)
     if state is not None:
         state[slots] = s.to(state.dtype)
     return out

@@ -76,8 +76,13 @@ def experts(
 
 
 def embed(rows: Tensor, table: Handle, *_: Any, **__: Any) -> Outputs:
-    """[n, width of the table], for `embed` and `extra_codes`."""
+    """[n, width of the table]."""
     return (((rows.shape[0], table.shape[1]), torch.float32),)
+
+
+def extra_codes(rows: Tensor, codebooks: Handle, *_: Any, **__: Any) -> Outputs:
+    """[n, width of the codebooks]."""
+    return embed(rows, codebooks)
 
 
 def tower_input(h: Tensor, *_: Any, **__: Any) -> Outputs:
@@ -125,7 +130,7 @@ def op_specs(ranks: int) -> Mapping[str, OpSpec]:
         OpSpec("router", (), (), router),
         OpSpec("experts", (), (), experts),
         OpSpec("embed", (), (), embed),
-        OpSpec("extra_codes", (), (), embed),
+        OpSpec("extra_codes", (), (), extra_codes),
         OpSpec("tower_input", (), (), tower_input),
         OpSpec("gather_rows", (), (), gather_rows),
         OpSpec("noise", (), (), noise),
