@@ -249,13 +249,13 @@ def test_overload_recovers_by_itself(serve: Serve) -> None:
 
 
 def test_listeners() -> None:
-    """A port in use is refused, and so is a host that is none of ours."""
+    """A port in use is refused, and so are hosts and ports that cannot be."""
     with open_listener("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert url_of(listener) == f"http://127.0.0.1:{port}"
-        with pytest.raises(InvalidConfig, match=f"port {port}"):
+        listener.listen()
+        with pytest.raises(InvalidConfig, match=f"127.0.0.1 port {port}"):
             open_listener("127.0.0.1", port)
-    with pytest.raises(InvalidConfig):
-        open_listener("192.0.2.1", 0)
-    with pytest.raises(InvalidConfig):
-        open_listener("127.0.0.1", 99999)
+    for host, port in (("192.0.2.1", 0), ("", 99999), ("127.0.0.1", -1), ("a" * 80, 80)):
+        with pytest.raises(InvalidConfig):
+            open_listener(host, port)

@@ -80,6 +80,7 @@ class SpeechServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )
@@ -100,20 +101,31 @@ class SpeechServer(uvicorn.Server):
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises InvalidConfig where that fails."""
+    """A socket that has its address and does not listen yet; port 0 takes a free one.
+
+    Raises InvalidConfig where the address cannot be had.
+    """
     if not 0 <= port <= MAX_PORT:
         raise InvalidConfig(
             f"port must be in [0, {MAX_PORT}], not {port}", param="port", limit=MAX_PORT, value=port
         )
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise _no_listener(host, port, error) from error
+    listener = socket.socket(found[0], socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(found[4])
     except OSError as error:
-        raise InvalidConfig(
-            f"cannot listen on {host} port {port}: {error.strerror or error}",
-            param="port",
-            value=port,
-        ) from error
+        listener.close()
+        raise _no_listener(host, port, error) from error
+    return listener
+
+
+def _no_listener(host: str, port: int, error: Exception) -> InvalidConfig:
+    reason = getattr(error, "strerror", None) or error
+    return InvalidConfig(f"cannot listen on {host} port {port}: {reason}", param="port", value=port)
 
 
 def url_of(listener: socket.socket) -> str:
