@@ -143,7 +143,7 @@ def test_a_running_request_can_be_asked_about(serve: Serve) -> None:
 def test_a_reader_that_never_reads_is_cut(serve: Serve) -> None:
     """Far more sound than the buffers of both ends hold; the next client is served as ever."""
     endless: list[Step] = [np.zeros(2**19, dtype=np.float32)] * 40
-    scripts = iter([endless, sound(1)])
+    scripts: Iterator[list[Step]] = iter([endless, [*sound(1)]])
     engine = FakeEngine(lambda request: next(scripts))
     with serve(engine, protocol=Impatient) as address:
         with posted(address, sample_rate=44100):

@@ -1,10 +1,10 @@
 """The other routes: health, models, outcomes, and what is not there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from fake_engine import FakeEngine, sound
+from fake_engine import FakeEngine, Step, sound
 
 from declaim.contracts.engine import EngineHealth
 from declaim.contracts.errors import EngineFailed
@@ -76,8 +76,12 @@ def outcome(engine: FakeEngine, index: int) -> Callable[[], tuple[str, str, dict
 
 def test_outcomes(converse: Callable[..., list[httpx.Response]]) -> None:
     """A finished, a failed and a half failed request can be asked about."""
-    scripts = iter(
-        [sound(3), [EngineFailed("the stage failed")], [*sound(1), EngineFailed("the stage died")]]
+    scripts: Iterator[list[Step]] = iter(
+        [
+            [*sound(3)],
+            [EngineFailed("the stage failed")],
+            [*sound(1), EngineFailed("the stage died")],
+        ]
     )
     engine = FakeEngine(lambda request: next(scripts))
     steps = [speech(), speech(response_format="wav"), speech(response_format="wav")]
