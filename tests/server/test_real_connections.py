@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,15 @@ import pytest
 from fake_engine import WAIT_SECONDS, FakeEngine, Gate, Step, sound
 
 from declaim.contracts.errors import EngineFailed, InvalidConfig, Overloaded
-from declaim.server.connection import ReadersProtocol, open_listener, url_of
+from declaim.server.app import create_app
+from declaim.server.connection import (
+    BrokenOffLines,
+    ReadersProtocol,
+    SpeechServer,
+    open_listener,
+    url_of,
+)
+from declaim.server.delivery import BrokenOff
 from declaim.server.settings import ServerSettings
 
 Serve = Callable[..., AbstractContextManager[tuple[str, int]]]
@@ -259,3 +268,30 @@ def test_listeners() -> None:
     for host, port in (("192.0.2.1", 0), ("", 99999), ("127.0.0.1", -1), ("a" * 80, 80)):
         with pytest.raises(InvalidConfig):
             open_listener(host, port)
+
+
+def test_broken_answers_are_one_line_in_the_log() -> None:
+    def record(error: Exception) -> logging.LogRecord:
+        info = (type(error), error, None)
+        return logging.LogRecord("a", logging.ERROR, "b", 1, "Exception", (), info)
+
+    broken, other = record(BrokenOff("the stage failed")), record(KeyError("a"))
+    assert BrokenOffLines().filter(broken) and BrokenOffLines().filter(other)
+    assert (broken.getMessage(), broken.exc_info) == (
+        "an answer was broken off: the stage failed",
+        None,
+    )
+    assert other.getMessage() == "Exception" and other.exc_info
+
+
+def test_an_address_that_is_lost_before_it_listens_closes_the_engine() -> None:
+    """Two sockets may take one address; only one can listen."""
+    engine = FakeEngine()
+    app = create_app(engine, ServerSettings(), lambda data: np.zeros(1, dtype=np.float32))
+    server = SpeechServer(app, engine, lambda url: pytest.fail("it never listens"))
+    with open_listener("127.0.0.1", 0) as first:
+        with open_listener("127.0.0.1", first.getsockname()[1]) as second:
+            first.listen()
+            with pytest.raises(OSError):
+                server.run([second])
+    assert engine.closed.is_set()

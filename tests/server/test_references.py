@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from fake_engine import FakeEngine
 
+from declaim.contracts.errors import InvalidRequest
+
 Ask = Callable[..., httpx.Response]
 
 CLIP = bytes(range(256)) * 300
@@ -55,9 +57,8 @@ def test_several_references_are_different_speakers(speak: Ask, engine: FakeEngin
     """A tag of the transcript's own stays, then `speaker` counts, then the place in the list."""
     answer = speak(
         engine,
-        ref_audio=ENCODED,
-        ref_text="First.",
         references=[
+            {"text": "First.", "audio": ENCODED},
             {"text": "<|speaker:7|>Second.", "vq_codes": CODES},
             {"text": "Third.", "vq_codes": CODES, "speaker": 9},
             {"text": "Fourth.", "vq_codes": CODES},
@@ -100,6 +101,14 @@ def test_no_reference_in_empty_strings(speak: Ask, engine: FakeEngine) -> None:
     ("fields", "param"),
     [
         ({"ref_text": "Hi."}, "ref_audio"),
+        (
+            {
+                "ref_audio": ENCODED,
+                "ref_text": "Hi.",
+                "references": [{"text": "Hi.", "vq_codes": CODES}],
+            },
+            "ref_audio",
+        ),
         ({"ref_audio": "@@@@", "ref_text": "Hi."}, "ref_audio"),
         ({"ref_audio": "YQ", "ref_text": "Hi."}, "ref_audio"),
         ({"ref_audio": "\ud800", "ref_text": "Hi."}, "ref_audio"),
@@ -134,3 +143,13 @@ def test_refusals(speak: Ask, engine: FakeEngine, fields: dict[str, object], par
     assert answer.json()["error"]["param"] == param
     assert len(answer.json()["error"]["message"]) < 200
     assert engine.streams == []
+
+
+def test_a_clip_that_the_engine_refuses(speak: Ask, engine: FakeEngine) -> None:
+    """The engine counts references; a body that has only ref_audio knows no such count."""
+    engine.refusal = InvalidRequest("references[0]: the clip is silent", param="references[0]")
+    error = speak(engine, ref_audio=ENCODED, ref_text="Hi.").json()["error"]
+    assert (error["param"], error["message"]) == ("ref_audio", "ref_audio: the clip is silent")
+    item = {"audio": ENCODED, "text": "Hi."}
+    error = speak(engine, references=[item]).json()["error"]
+    assert error["param"] == "references[0]"

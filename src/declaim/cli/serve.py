@@ -1,5 +1,6 @@
 """`declaim serve`: an engine behind HTTP until it is told to stop."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,7 @@ def run_server(resolved: Resolved, codec: Path | None) -> None:
     from declaim.engine.load import load_engine
     from declaim.nano.make import BUNDLED, model_directory
     from declaim.server.app import create_app
-    from declaim.server.connection import SpeechServer, open_listener
+    from declaim.server.connection import BrokenOffLines, SpeechServer, open_listener
     from declaim.server.settings import ServerSettings
 
     wanted = resolved.deploy.server
@@ -59,6 +60,7 @@ def run_server(resolved: Resolved, codec: Path | None) -> None:
         app = create_app(engine, settings, _refuse_clip)
         name = engine.info.model
         server = SpeechServer(app, engine, lambda url: _note(f"{name} is served at {url}"))
+        logging.getLogger("uvicorn.error").addFilter(BrokenOffLines())
         engine.start()
         server.run([listener])
 

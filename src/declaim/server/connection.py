@@ -1,6 +1,7 @@
 """uvicorn with readers that must read, and with an end that breaks streams off."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from declaim.contracts.engine import SpeechEngine
 from declaim.contracts.errors import InvalidConfig
+from declaim.server.delivery import BrokenOff
 
 KEEP_ALIVE_SECONDS = 75
 """An idle connection lives longer here than in any client, which then never meets a closed one."""
@@ -55,6 +57,18 @@ class ReadersProtocol(H11Protocol):
             self._patience = None
 
 
+class BrokenOffLines(logging.Filter):
+    """Answers that were broken off, in one line each; for the logger `uvicorn.error`."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Every record passes; those of broken answers lose their traceback."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, BrokenOff):
+            record.msg = f"an answer was broken off: {error}"
+            record.exc_info = None
+        return True
+
+
 class SpeechServer(uvicorn.Server):
     """Serves an application and ends its engine with itself.
 
@@ -87,6 +101,14 @@ class SpeechServer(uvicorn.Server):
         )
         self._engine = engine
         self._announce = announce
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to stop; the engine is closed even if listening fails."""
+        try:
+            await super().serve(sockets)
+        finally:
+            if not self.started:
+                await self._engine.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""

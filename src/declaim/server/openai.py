@@ -34,10 +34,13 @@ def speech_router(engine: SpeechEngine, served: Served) -> APIRouter:
         try:
             _check_kind(request)
             raw = await read_body(request, served.settings)
-            speech, answer = await _read(raw, served, request_id)
-            stream = engine.speak(speech)
+            body, speech, answer = await _read(raw, served, request_id)
+            try:
+                stream = engine.speak(speech)
+            except DeclaimError as error:
+                raise as_field(error, body) from error
         except DeclaimError as error:
-            return error_response(as_field(error), request_id)
+            return error_response(error, request_id)
         outcomes.start(request_id, answer.seed)
         return SpeechResponse(stream, answer, outcomes)
 
@@ -57,13 +60,15 @@ def speech_router(engine: SpeechEngine, served: Served) -> APIRouter:
     return router
 
 
-async def _read(raw: bytes, served: Served, request_id: str) -> tuple[SpeechRequest, AnswerFormat]:
+async def _read(
+    raw: bytes, served: Served, request_id: str
+) -> tuple[SpeechBody, SpeechRequest, AnswerFormat]:
     quick = len(raw) <= PARSED_AT_ONCE
     body, unknown = parse_body(raw) if quick else await asyncio.to_thread(parse_body, raw)
     asked = Asked(body, unknown, request_id, secrets.randbelow(MAX_SEED + 1))
     if body.ref_audio or body.references:
-        return await asyncio.to_thread(read_speech, asked, served)
-    return read_speech(asked, served)
+        return body, *await asyncio.to_thread(read_speech, asked, served)
+    return body, *read_speech(asked, served)
 
 
 def _check_kind(request: Request) -> None:

@@ -25,7 +25,7 @@ _SPEAKER = "<|speaker:"
 
 
 def read_references(body: SpeechBody, decode: DecodeReference) -> tuple[Reference, ...]:
-    """Every reference of a body, the one of ref_audio first.
+    """Every reference of a body: that of ref_audio, or those of `references`.
 
     With several, a transcript without a speaker tag gets its own `speaker`, or its place. Decodes
     files, which takes time. Raises InvalidRequest or what the decoder raises, with `param`.
@@ -52,6 +52,11 @@ def read_references(body: SpeechBody, decode: DecodeReference) -> tuple[Referenc
 
 def _items(body: SpeechBody) -> Iterator[tuple[str, ReferenceBody]]:
     """Each reference with the prefix of its fields' names."""
+    if body.ref_audio and body.references:
+        raise InvalidRequest(
+            "ref_audio and references cannot both be given: put all voices into references",
+            param="ref_audio",
+        )
     if body.ref_audio:
         yield "ref_", ReferenceBody(text=body.ref_text, audio=body.ref_audio)
     elif body.ref_text:

@@ -88,12 +88,18 @@ def model_names(served: Served) -> tuple[str, ...]:
     return (served.info.model, *(name for name in aliases if name != served.info.model))
 
 
-def as_field(error: DeclaimError) -> DeclaimError:
-    """An error of the engine's with the name that the parameter has in a body."""
-    for engine_name, name in _ENGINE_NAMES:
-        if error.param == engine_name:
-            return type(error)(error.message, param=name, limit=error.limit, value=error.value)
-    return error
+def as_field(error: DeclaimError, body: SpeechBody) -> DeclaimError:
+    """An error of the engine's with the name that its parameter has in the body."""
+    names = dict(_ENGINE_NAMES)
+    if body.ref_audio:
+        names["references[0]"] = "ref_audio"
+    param = error.param or ""
+    if param not in names:
+        return error
+    message = error.message
+    if message.startswith(param):
+        message = names[param] + message.removeprefix(param)
+    return type(error)(message, param=names[param], limit=error.limit, value=error.value)
 
 
 def _check_input(text: str, limit: int) -> None:
