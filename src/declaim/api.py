@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from declaim.config.checkpoint import load_model_config
-from declaim.config.load import fit_context, load_deploy
+from declaim.config.load import Resolved, fit_context, load_deploy
 from declaim.contracts.engine import SpeechOutcome
 from declaim.contracts.request import FloatArray, Reference, SamplingParams, SpeechRequest
 from declaim.engine.engine import Engine
@@ -49,20 +49,28 @@ class Setup:
     assignments: tuple[str, ...] = ()
 
 
-def open_engine(setup: Setup) -> tuple[Engine, tuple[str, ...]]:
+def open_engine(resolved: Resolved, codec: Path | None = None) -> tuple[Engine, tuple[str, ...]]:
     """An engine that is not started, and notes on what was adjusted or is not as it seems.
 
+    codec: a codec file or directory, or None: the model's.
     Raises NotFound, InvalidConfig, InvalidCheckpoint or OutOfMemory.
     """
-    flags = {} if setup.model is None else {"model": str(setup.model)}
-    resolved = load_deploy(setup.deploy, setup.assignments, flags=flags)
     directory = model_directory(resolved.deploy.model)
     notes: tuple[str, ...] = ()
     if resolved.deploy.model == BUNDLED:
         notes = (f"WARNING: {directory} has RANDOM WEIGHTS: this is noise, not speech",)
     resolved = fit_context(resolved, load_model_config(directory).context)
-    engine, warnings = load_engine(resolved.deploy, directory, setup.codec)
+    engine, warnings = load_engine(resolved.deploy, directory, codec)
     return engine, (*notes, *resolved.notes, *warnings)
+
+
+def read_reference(engine: Engine, source: Path | bytes, param: str = "reference") -> FloatArray:
+    """A clip as float32 samples at the engine's rate, within its limits; see audio.read."""
+    from declaim.audio.read import ClipLimits, read_clip
+
+    shortest, longest = engine.info.reference_seconds
+    limits = ClipLimits(min_seconds=shortest, max_seconds=longest)
+    return read_clip(source, rate=engine.info.rate, limits=limits, param=param)
 
 
 def say(
@@ -84,13 +92,18 @@ def say(
     seed: fresh without one. Works in scripts and in notebooks: the engine's event loop runs in a
     thread of its own. Raises a DeclaimError for whatever cannot be spoken.
     """
-    engine, notes = open_engine(setup or Setup())
+    chosen = setup or Setup()
+    flags = {} if chosen.model is None else {"model": str(chosen.model)}
+    resolved = load_deploy(chosen.deploy, chosen.assignments, flags=flags)
+    engine, notes = open_engine(resolved, chosen.codec)
     if on_open is not None:
         on_open(notes)
     request = SpeechRequest(
         id="say",
         text=text,
-        references=tuple(_reference(engine, path, words) for path, words in references),
+        references=tuple(
+            Reference(words, samples=read_reference(engine, path)) for path, words in references
+        ),
         sampling=_sampling(engine.info.sampling, sampling),
         seed=seed,
         max_frames=max_frames,
@@ -101,14 +114,6 @@ def say(
 
 def _sampling(defaults: SamplingParams, given: dict[str, Any]) -> SamplingParams:
     return replace(defaults, **{name: value for name, value in given.items() if value is not None})
-
-
-def _reference(engine: Engine, path: Path, text: str) -> Reference:
-    from declaim.audio.read import ClipLimits, read_clip
-
-    shortest, longest = engine.info.reference_seconds
-    limits = ClipLimits(shortest_seconds=shortest, longest_seconds=longest)
-    return Reference(text, samples=read_clip(path, rate=engine.info.rate, limits=limits))
 
 
 async def _speak(

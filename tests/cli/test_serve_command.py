@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from whole import speak_whole
 
-from declaim.api import say
 from declaim.cli.main import run
 
 WAIT_SECONDS = 60
@@ -63,7 +63,7 @@ def test_speech_over_http_is_what_say_makes(checkpoint: Callable[[str], Path]) -
         assert whole.status_code == 200
         with wave.open(io.BytesIO(whole.content)) as file:
             samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2")
-        speech = say("Hello there.", model=micro, seed=3, max_frames=12)
+        speech = speak_whole(micro, "Hello there.", 3, 12)
         assert len(samples) == len(speech.samples)
         assert np.abs(samples - np.rint(speech.samples * 32767)).max() <= 1
         body |= {"stream": True}

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from declaim.config.load import Resolved, fit_context, load_deploy
-from declaim.contracts.errors import InvalidRequest
-from declaim.contracts.request import FloatArray
+from declaim.config.load import Resolved, load_deploy
 
 
 def serve(
@@ -40,24 +38,18 @@ def serve(
 
 def run_server(resolved: Resolved, codec: Path | None) -> None:
     """Take the address, load the engine, and serve until a signal ends both."""
-    from declaim.config.checkpoint import load_model_config
-    from declaim.engine.load import load_engine
-    from declaim.nano.make import BUNDLED, model_directory
+    from declaim.api import open_engine, read_reference
     from declaim.server.app import create_app
     from declaim.server.connection import BrokenOffLines, SpeechServer, open_listener
     from declaim.server.settings import ServerSettings
 
     wanted = resolved.deploy.server
     with open_listener(wanted.host, wanted.port) as listener:
-        directory = model_directory(resolved.deploy.model)
-        if resolved.deploy.model == BUNDLED:
-            _note(f"WARNING: {directory} has RANDOM WEIGHTS: this is noise, not speech")
-        resolved = fit_context(resolved, load_model_config(directory).context)
-        engine, warnings = load_engine(resolved.deploy, directory, codec)
-        for line in (*resolved.notes, *warnings):
-            _note(f"note: {line}")
+        engine, notes = open_engine(resolved, codec)
+        for line in notes:
+            _note(line)
         settings = ServerSettings(strict_fields=wanted.strict_fields)
-        app = create_app(engine, settings, _refuse_clip)
+        app = create_app(engine, settings, lambda content: read_reference(engine, content))
         name = engine.info.model
         server = SpeechServer(app, engine, lambda url: _note(f"{name} is served at {url}"))
         logging.getLogger("uvicorn.error").addFilter(BrokenOffLines())
@@ -67,12 +59,3 @@ def run_server(resolved: Resolved, codec: Path | None) -> None:
 
 def _note(line: str) -> None:
     print(f"declaim: {line}", file=sys.stderr, flush=True)
-
-
-def _refuse_clip(data: bytes) -> FloatArray:
-    raise InvalidRequest(
-        f"audio files are not read by this build ({len(data)} bytes): give vq_codes instead",
-        param="audio",
-        limit="vq_codes",
-        value=len(data),
-    )
