@@ -78,16 +78,47 @@ class PageGrant:
 
 
 @dataclass(frozen=True)
-class StepPlan:
-    """One step. Applied in this order before the rows: releases, admissions, page grants.
+class PrefixSave:
+    """Keep a slot's recurrent state, as the last step left it, under a prefix number."""
 
-    releases: slots whose request is gone; their block tables are emptied.
+    slot: int
+    prefix: int
+
+
+@dataclass(frozen=True)
+class PrefixLoad:
+    """Start a slot from the recurrent state kept under a prefix number."""
+
+    prefix: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class PageCopy:
+    """Copy a page's K and V in every attention layer."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step.
+
+    Applied in this order before the rows: prefix saves (the state as the last step left it),
+    releases (slots whose request is gone or was preempted; their block tables are emptied),
+    admissions, page copies, prefix loads, page grants. A prefix is saved by the plan after the
+    one that ended it, before its owner runs on; the owner's partly filled last page is copied
+    then.
     """
 
     kind: StepKind
     spans: tuple[Span, ...]
+    prefix_saves: tuple[PrefixSave, ...] = ()
     releases: tuple[int, ...] = ()
     admissions: tuple[Admission, ...] = ()
+    page_copies: tuple[PageCopy, ...] = ()
+    prefix_loads: tuple[PrefixLoad, ...] = ()
     page_grants: tuple[PageGrant, ...] = ()
 
     @property

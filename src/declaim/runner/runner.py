@@ -38,9 +38,7 @@ class Runner:
 
     def step(self, plan: StepPlan) -> StepResult:
         """Run one plan; returns the frame of every sampled span."""
-        self.batch.apply(plan)
-        for admission in plan.admissions:
-            self.state.admit(admission)
+        self._apply(plan)
         size = self.sizes(plan)
         step = self.batch.fill(plan, size)
         self.tensors = step
@@ -51,6 +49,19 @@ class Runner:
             if size.streams:
                 self.model.run_frame(step, self.state)
         return self._result(plan, step)
+
+    def _apply(self, plan: StepPlan) -> None:
+        """Everything that a plan changes before its rows, in the plan's order."""
+        state = self.state
+        for save in plan.prefix_saves:
+            state.prefixes.save(state.recurrent, save.slot, save.prefix)
+        self.batch.apply(plan)
+        for admission in plan.admissions:
+            state.admit(admission)
+        for copy in plan.page_copies:
+            state.copy_page(copy.source, copy.target)
+        for load in plan.prefix_loads:
+            state.prefixes.load(state.recurrent, load.prefix, load.slot)
 
     def _result(self, plan: StepPlan, step: StepTensors) -> StepResult:
         rows = step.frames.cpu().numpy().astype(np.int32)

@@ -9,6 +9,7 @@ from declaim.contracts.step import Admission
 from declaim.state.frames import FrameState, allocate_frames
 from declaim.state.layout import StateLayout
 from declaim.state.pages import Pages, allocate_pages
+from declaim.state.prefixes import KeptPrefixes, allocate_prefixes
 from declaim.state.recurrent import RecurrentState, allocate_recurrent
 
 
@@ -20,6 +21,7 @@ class DeviceState:
     recurrent: tuple[RecurrentState, ...]
     pages: tuple[Pages, ...]
     frames: FrameState
+    prefixes: KeptPrefixes
 
     def admit(self, admission: Admission) -> None:
         """Reset everything that a slot holds. Pages need none: a row is written before it is read.
@@ -30,6 +32,12 @@ class DeviceState:
         for layer in self.recurrent:
             layer.reset(admission.slot)
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy a page's K and V in every attention layer."""
+        for layer in self.pages:
+            layer.k[target].copy_(layer.k[source])
+            layer.v[target].copy_(layer.v[source])
+
 
 def allocate(config: ModelConfig, layout: StateLayout, device: torch.device) -> DeviceState:
     """Zeroed state, null slot and null page included."""
@@ -38,4 +46,5 @@ def allocate(config: ModelConfig, layout: StateLayout, device: torch.device) -> 
         recurrent=allocate_recurrent(config, layout, device),
         pages=allocate_pages(config, layout, device),
         frames=allocate_frames(config, layout, device),
+        prefixes=allocate_prefixes(config, layout, device),
     )

@@ -29,9 +29,15 @@ class RecurrentState:
 def allocate_recurrent(
     config: ModelConfig, layout: StateLayout, device: torch.device
 ) -> tuple[RecurrentState, ...]:
-    """One zeroed RecurrentState for each linear layer."""
+    """One zeroed RecurrentState for each linear layer: every slot and the null slot."""
+    return allocate_recurrent_rows(config, layout, layout.slots + 1, device)
+
+
+def allocate_recurrent_rows(
+    config: ModelConfig, layout: StateLayout, rows: int, device: torch.device
+) -> tuple[RecurrentState, ...]:
+    """One zeroed RecurrentState of so many rows for each linear layer."""
     backbone = config.backbone
-    rows = layout.slots + 1
     tail = (rows, backbone.linear_conv_kernel_dim - 1, backbone.convolution_channels)
     matrix = (
         rows,
