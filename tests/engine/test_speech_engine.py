@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from whole import Whole, speak_whole
 
-from declaim.api import say
 from declaim.contracts.engine import SpeechOutcome
 from declaim.contracts.errors import (
     Cancelled,
@@ -84,8 +84,8 @@ class Gate:
         runner.step = step  # type: ignore[method-assign]
 
 
-def solo(checkpoint: Callable[[str], Path], text: str, seed: int, frames: int) -> Any:
-    return say(text, model=checkpoint("micro"), seed=seed, max_frames=frames)
+def solo(checkpoint: Callable[[str], Path], text: str, seed: int, frames: int) -> Whole:
+    return speak_whole(checkpoint("micro"), text, seed, frames)
 
 
 def test_stream_equals_the_whole(running: Running, checkpoint: Callable[[str], Path]) -> None:

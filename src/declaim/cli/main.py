@@ -15,6 +15,7 @@ from declaim.cli.inspect import inspect
 from declaim.cli.make_checkpoint import make_checkpoint
 from declaim.cli.prompt import prompt
 from declaim.cli.say import say
+from declaim.cli.serve import serve
 from declaim.contracts.errors import Cancelled, DeclaimError, EngineFailed, NotFound, row_of
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(say)
+app.command()(serve)
 app.command()(prompt)
 app.command()(frames)
 app.command()(inspect)

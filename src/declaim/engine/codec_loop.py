@@ -5,6 +5,7 @@ together, and delivers. So first audio needs one frame, and under load chunks gr
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,12 +51,14 @@ class _Voice:
 
 @dataclass
 class CodecCounters:
-    """Totals since the start. batches: decoder calls; streams: streams summed over them."""
+    """Totals since the start. batches: decoder calls; streams: streams summed over them; seconds:
+    spent in them."""
 
     frames: int = 0
     batches: int = 0
     streams: int = 0
     nan_samples: int = 0
+    seconds: float = 0.0
 
 
 class CodecLoop:
@@ -185,8 +188,10 @@ class CodecLoop:
     def _decode(self, group: list[tuple[str, _Voice, list[Frame]]]) -> None:
         codes = np.stack([[frame.row[1:] for frame in frames] for _, _, frames in group])
         batch = torch.from_numpy(codes.astype(np.int64)).transpose(1, 2)
-        rows = [voice.row for _, voice, _ in group]
-        samples = self.decoder.step(batch, self._state, rows).cpu().numpy()  # type: ignore[arg-type]
+        rows = [voice.row for _, voice, _ in group if voice.row is not None]
+        start = time.perf_counter()
+        samples = self.decoder.step(batch, self._state, rows).cpu().numpy()
+        self.counters.seconds += time.perf_counter() - start
         self.counters.frames += codes.shape[0] * codes.shape[1]
         self.counters.batches += 1
         self.counters.streams += len(group)

@@ -74,7 +74,8 @@ class LoopPulse:
 class FrameLoop:
     """Runs a FrameEngine in a thread of its own.
 
-    prepare: run first in the thread (torch's threads). frames_ahead: see FRAMES_AHEAD. Orders: submit, abort, taken, stop.
+    prepare: run first in the thread (torch's threads). frames_ahead: see FRAMES_AHEAD. steps and
+    seconds: totals of the steps run so far. Orders: submit, abort, taken, stop.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class FrameLoop:
         self.engine = engine
         self.events = events
         self.frames_ahead = FRAMES_AHEAD
+        self.steps = 0
+        self.seconds = 0.0
         self.pulse = LoopPulse()
         self._prepare = prepare
         self._orders: deque[Callable[[], None]] = deque()
@@ -158,6 +161,8 @@ class FrameLoop:
         report = self.engine.step()
         if report is None:
             return
+        self.steps += 1
+        self.seconds += sum(report.seconds)
         for span in report.plan.spans:
             if span.first == 0:
                 self.events.admitted(span.request_id)

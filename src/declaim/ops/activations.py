@@ -6,7 +6,7 @@ The library's own give an element other bytes in the body of a vector than in it
 import torch
 from torch import Tensor
 
-LARGEST_EXPONENT = 80.0
+LARGEST_EXPONENT = 88.0
 """Beyond it, exp(-x) is cut off: at infinity the gradient would be 0 * inf."""
 
 
