@@ -20,6 +20,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from numpy.typing import NDArray
 
+from declaim.audio.mp4 import overstates
 from declaim.contracts.errors import DeclaimError, InvalidRequest, NotFound, TooLarge
 
 FloatArray = NDArray[np.float32]
@@ -46,6 +47,8 @@ _OTHER_FILES = frozenset(
     }
 )  # fmt: skip
 """Formats that name other files or addresses, or that hold pictures or text alone."""
+
+_MP4_NAMES = frozenset({"mov", "mp4", "m4a", "3gp", "3g2", "mj2"})
 
 _SAMPLE_FORMATS: Mapping[str, tuple[str, int, int]] = {
     "u8": ("u1", 128, 1 << 7),
@@ -139,18 +142,13 @@ def _unreadable(param: str, what: str) -> DeclaimError:
 
 def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, FloatArray]]:
     """Runs of one sample rate each, in order: the rate and the channels' mean [n]."""
-    options = {
-        "protocol_whitelist": "none",
-        "format_whitelist": ",".join(
-            sorted(name for name in av.formats_available if not _refused(name))
-        ),
-        "codec_whitelist": ",".join(sorted(_audio_decoders())),
-        "max_streams": str(_MAX_STREAMS),
-    }
     pieces: list[tuple[int, FloatArray]] = []
     seconds = 0.0
     with av.open(
-        io.BytesIO(content), mode="r", container_options=options, metadata_errors="replace"
+        io.BytesIO(content),
+        mode="r",
+        container_options=_options(content),
+        metadata_errors="replace",
     ) as container:
         if not container.streams.audio:
             raise _unreadable(param, "it holds no audio")
@@ -170,9 +168,21 @@ def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, F
     return pieces
 
 
-def _refused(name: str) -> bool:
-    """Whether a format (its names, joined by commas) may lead outside the bytes at hand."""
-    return any(part in _OTHER_FILES or part.endswith("_pipe") for part in name.split(","))
+def _options(content: bytes) -> dict[str, str]:
+    """What ffmpeg may do with a clip: no other files, only sound, no tables that blow up."""
+    refused = _OTHER_FILES | (_MP4_NAMES if overstates(content) else frozenset())
+    formats = [
+        name
+        for name in av.formats_available
+        if not any(part in refused or part.endswith("_pipe") for part in name.split(","))
+    ]
+    return {
+        "protocol_whitelist": "none",
+        "format_whitelist": ",".join(sorted(formats)),
+        "codec_whitelist": ",".join(sorted(_audio_decoders())),
+        "max_streams": str(_MAX_STREAMS),
+        "advanced_editlist": "0",  # each edit of an MP4 file would copy its index
+    }
 
 
 def _audio_decoders() -> Iterator[str]:
