@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from declaim.ops.elementwise import ordered_sum, sigmoid, store, zero_where
+from declaim.ops.elementwise import ordered_sum, sigmoid, store
 from declaim.ops.host_spans import read_spans
 from declaim.ops.tiles import COLUMNS, TILE, multiply_batch, multiply_tiles, round_up, tiles_of
 from declaim.state.pages import Pages
@@ -35,15 +35,16 @@ def pad_width(v: Tensor) -> Tensor:
     return functional.pad(v, (0, extra)) if extra else v
 
 
-def attend_rows(q: Tensor, position: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Rows that each have a context of their own.
+def attend_rows(q: Tensor, lengths: list[int], k: Tensor, v: Tensor) -> Tensor:
+    """Rows that each have a context of their own, and stand at its end.
 
-    q [s, K, G, D], scaled; position [s]; k, v [s, K, T, D], T a multiple of CONTEXT_BLOCK.
-    Returns [s, K, G, D].
+    q [s, K, G, D], scaled; lengths [s]; k, v [s, K, T, D], T a multiple of CONTEXT_BLOCK; v is
+    set to zero behind the lengths. Returns [s, K, G, D].
     """
     spans, key_heads, group, width = q.shape
-    past = torch.arange(k.shape[2], device=q.device) > position[:, None]
-    v = blocked(pad_width(zero_where(past[:, None, :, None], v)))
+    for values, length in zip(v, lengths, strict=True):
+        values[:, length:] = 0.0
+    v = blocked(pad_width(v))
     k = blocked(k)
     blocks, tiles = k.shape[2], -(-group // TILE)
     shape = (spans, key_heads, tiles, blocks)
@@ -56,8 +57,15 @@ def attend_rows(q: Tensor, position: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     scores = multiply_batch(query.reshape(-1, TILE, width), flat(k).transpose(1, 2))
     scores = scores.view(*shape, TILE, CONTEXT_BLOCK)
-    hidden = past.view(spans, 1, 1, blocks, 1, CONTEXT_BLOCK)
-    scores.masked_fill_(hidden, float("-inf"))
+    for row, length in zip(
+        scores.view(spans, -1, blocks, TILE, CONTEXT_BLOCK), lengths, strict=True
+    ):
+        whole, rest = divmod(length, CONTEXT_BLOCK)
+        if rest:
+            row[:, whole, :, rest:] = float("-inf")
+            whole += 1
+        if whole < blocks:
+            row[:, whole:] = float("-inf")
     weights = scores.sub_(scores.amax(dim=(3, 5), keepdim=True)).exp_()
     sums = weights.sum(-1, keepdim=True)
     parts = multiply_batch(weights.view(-1, TILE, CONTEXT_BLOCK), flat(v))
@@ -108,9 +116,8 @@ def attend_context(q: Tensor, first: int, k: Tensor, v: Tensor) -> Tensor:
     rows = q.shape[0]
     if rows > 1 and bool(torch.isfinite(v[:, first : first + rows]).all()):
         return attend_span(q, first, k, v)
-    position = torch.arange(first, first + rows, device=q.device)
     results = [
-        attend_rows(q[i : i + 1], position[i : i + 1], k[None], v[None]) for i in range(rows)
+        attend_rows(q[i : i + 1], [first + i + 1], k[None], v[None].clone()) for i in range(rows)
     ]
     return torch.cat(results)
 
@@ -193,13 +200,14 @@ def _attend_pages(q: Tensor, spans: Spans, pages: Pages) -> Tensor:
     single = [i for i in live if host.counts[i] == 1]
     if single:
         rows, numbers = [host.starts[i] for i in single], [host.numbers[i] for i in single]
-        context = round_up(max(lengths[number] for number in numbers), CONTEXT_BLOCK)
+        own_lengths = [lengths[number] for number in numbers]
+        context = round_up(max(own_lengths), CONTEXT_BLOCK)
         everything = len(single) == q.shape[0]
         table = spans.table if everything and host.single else spans.table[numbers]
         keys, values = read_pages(pages, table, context)
         if everything:
-            return attend_rows(q, spans.position, keys, values).contiguous()
-        y[rows] = attend_rows(q[rows], spans.position[rows], keys, values)
+            return attend_rows(q, own_lengths, keys, values).contiguous()
+        y[rows] = attend_rows(q[rows], own_lengths, keys, values)
     for i in live:
         first, count, number = host.starts[i], host.counts[i], host.numbers[i]
         if count == 1:
