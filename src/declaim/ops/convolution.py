@@ -12,8 +12,8 @@ class ConvolutionOps:
     """`causal_conv` and its weight."""
 
     def prepare_conv(self, weight: Tensor) -> Tensor:
-        """See OpTable; float32 [channels, kernel]."""
-        return weight.float().contiguous()
+        """See OpTable; float32 [kernel, channels]."""
+        return weight.float().t().contiguous()
 
     def causal_conv(
         self,
@@ -25,23 +25,27 @@ class ConvolutionOps:
         out: Tensor | None = None,
     ) -> Tensor:
         """See OpTable; taps are added from the oldest to the newest."""
-        rows, channels = x.shape
-        kernel = weight.shape[1]
-        host = read_spans(spans, rows)
-        if tail is None:
-            history = x.new_zeros(len(host.numbers), kernel - 1, channels)
-            taps, _ = gather_history(x, history, host)
-        else:
-            assert spans.slot is not None
-            slots = spans.slot if host.single else spans.slot[list(host.numbers)]
-            history = tail.index_select(0, slots)
-            taps, newest = gather_history(x.to(tail.dtype), history, host)
-            tail.index_copy_(0, slots.long(), newest)
-        products = taps.float() * weight.t().contiguous()
+        taps = read_taps(x, weight.shape[0], spans, tail)
+        products = taps.float() * weight
         total = torch.zeros_like(products[:, 0])
         for tap in products.unbind(1):
             total.add_(tap)
         return store(silu(total).to(x.dtype), out)
+
+
+def read_taps(x: Tensor, kernel: int, spans: Spans, tail: Tensor | None) -> Tensor:
+    """Each row's inputs [n, kernel, channels], oldest first; the tail is moved on."""
+    rows, channels = x.shape
+    host = read_spans(spans, rows)
+    if tail is None:
+        history = x.new_zeros(len(host.numbers), kernel - 1, channels)
+        return gather_history(x, history, host)[0]
+    assert spans.slot is not None
+    slots = spans.slot if host.single else spans.slot[list(host.numbers)]
+    history = tail.index_select(0, slots)
+    taps, newest = gather_history(x.to(tail.dtype), history, host)
+    tail.index_copy_(0, slots.long(), newest)
+    return taps
 
 
 def gather_history(x: Tensor, history: Tensor, host: HostSpans) -> tuple[Tensor, Tensor]:

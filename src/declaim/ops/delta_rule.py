@@ -31,27 +31,30 @@ class DeltaRows:
 
 def delta_rows(
     qkv: Tensor,
-    b: Tensor,
-    a: Tensor,
-    a_log: Tensor,
-    dt_bias: Tensor,
+    beta: Tensor,
+    log_decay: Tensor,
     heads: tuple[int, int],
     widths: tuple[int, int],
 ) -> DeltaRows:
-    """Split, normalise and scale; everything that does not touch the state."""
+    """Split qkv [n, q | k | v blocks] into heads; normalise q and k, scale q. Differentiable."""
     rows = qkv.shape[0]
     keys = heads[0] * widths[0]
     qkv = qkv.float()
     qk = qkv[:, : 2 * keys].reshape(rows, 2 * heads[0], widths[0])
     qk = qk * (qk * qk).sum(-1, keepdim=True).add_(NORM_EPS).rsqrt_()
-    rate = softplus(a.float() + dt_bias)
     return DeltaRows(
         q=qk[:, : heads[0]] * widths[0] ** -0.5,
         k=qk[:, heads[0] :],
         v=qkv[:, 2 * keys :].reshape(rows, heads[1], widths[1]),
-        beta=sigmoid(b.float()),
-        log_decay=rate.mul_(a_log.exp()).neg_(),
+        beta=beta,
+        log_decay=log_decay,
     )
+
+
+def gates(b: Tensor, a: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+    """beta = sigmoid(b) and log decay = -exp(a_log) softplus(a + dt_bias), [n, value heads]."""
+    rate = softplus(a.float() + dt_bias)
+    return sigmoid(b.float()), rate.mul_(a_log.exp()).neg_()
 
 
 def time_order(host: HostSpans) -> tuple[list[int], list[int], list[int]]:
@@ -108,7 +111,8 @@ class DeltaRuleOps:
         out: Tensor | None = None,
     ) -> Tensor:
         """See OpTable; a state of another dtype is rounded after every row."""
-        rows = delta_rows(qkv, b, a, a_log.value, dt_bias.value, heads, widths)
+        beta, log_decay = gates(b, a, a_log.value, dt_bias.value)
+        rows = delta_rows(qkv, beta, log_decay, heads, widths)
         host = read_spans(spans, qkv.shape[0])
         order, places, steps = time_order(host)
         moved = places != list(range(len(places)))

@@ -22,8 +22,40 @@ class VectorWeight:
         return tuple(self.value.shape)
 
 
-class DenseOps:
-    """`linear`, `rms_norm` and their weights."""
+VectorHandle = VectorWeight | Tensor
+"""Ops that training shares take a bare vector too, through which gradients flow."""
+
+
+def value_of(weight: VectorHandle) -> Tensor:
+    """The vector itself."""
+    return weight if isinstance(weight, Tensor) else weight.value
+
+
+def centred(weight: VectorHandle) -> Tensor:
+    """The vector plus one."""
+    return weight + 1.0 if isinstance(weight, Tensor) else weight.centred
+
+
+class NormOps:
+    """`rms_norm`."""
+
+    def rms_norm(
+        self,
+        x: Tensor,
+        weight: VectorHandle,
+        *,
+        eps: float,
+        zero_centred: bool,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """See OpTable; computes in float32."""
+        factor = centred(weight) if zero_centred else value_of(weight)
+        y = norm_rows(x.float().contiguous(), eps).mul_(factor)
+        return store(y.to(x.dtype), out)
+
+
+class DenseOps(NormOps):
+    """`linear` and the weights of linear layers and norms."""
 
     def prepare_linear(self, weight: Tensor) -> TiledWeight:
         """See OpTable; decoded to float32 once."""
@@ -47,20 +79,6 @@ class DenseOps:
         """See OpTable; computes in float32."""
         y = finish_linear(tiled_linear(x, w), base, scale, epilogue)
         return store(y.to(x.dtype).contiguous(), out)
-
-    def rms_norm(
-        self,
-        x: Tensor,
-        weight: VectorWeight,
-        *,
-        eps: float,
-        zero_centred: bool,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """See OpTable; computes in float32."""
-        factor = weight.centred if zero_centred else weight.value
-        y = norm_rows(x.float().contiguous(), eps).mul_(factor)
-        return store(y.to(x.dtype), out)
 
 
 def finish_linear(y: Tensor, base: Tensor | None, scale: Tensor | None, epilogue: str) -> Tensor:

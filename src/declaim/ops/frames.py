@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from declaim.ops.dense import VectorWeight
+from declaim.ops.dense import VectorHandle, centred
 from declaim.ops.elementwise import norm_rows, store, zero_where
 from declaim.ops.table import Band
 from declaim.state.frames import FrameState
@@ -79,8 +79,8 @@ class FrameOps:
         frames: Tensor,
         table: Tensor,
         extra: Tensor | None,
-        enorm: VectorWeight,
-        hnorm: VectorWeight,
+        enorm: VectorHandle,
+        hnorm: VectorHandle,
         *,
         column: int,
         band: Band,
@@ -94,7 +94,7 @@ class FrameOps:
         if extra is not None:
             e = e + extra
         both = norm_rows(torch.stack((e, h.float()), dim=1), eps)
-        y = both * torch.stack((enorm.centred, hnorm.centred))
+        y = both * torch.stack((centred(enorm), centred(hnorm)))
         return store(y.view(h.shape[0], 2 * h.shape[1]).to(h.dtype), out)
 
     def gather_rows(

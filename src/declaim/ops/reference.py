@@ -4,33 +4,17 @@ Computes in float32 whatever the dtype of its inputs. The bytes of a row's resul
 row and its own context alone, never on other rows, their number, their place or the cut.
 """
 
-from torch import Tensor
-
 from declaim.ops.attention import AttentionOps
 from declaim.ops.convolution import ConvolutionOps
 from declaim.ops.delta_chunked import ChunkedDeltaRuleOps
 from declaim.ops.delta_rule import DeltaRuleOps
 from declaim.ops.dense import DenseOps
 from declaim.ops.draws import DrawOps
-from declaim.ops.elementwise import store
 from declaim.ops.experts import ExpertOps
 from declaim.ops.frames import FrameOps
+from declaim.ops.ranks import RankOps
 from declaim.ops.rope import RopeOps
 from declaim.ops.table import Collectives
-
-
-class RankOps:
-    """Sums and joins over ranks, by the collectives that the table was given."""
-
-    collectives: Collectives
-
-    def all_reduce(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """See OpTable."""
-        return store(self.collectives.all_reduce(x), out)
-
-    def all_gather(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """See OpTable."""
-        return store(self.collectives.all_gather(x), out)
 
 
 class ReferenceOps(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from declaim.ops.dense import VectorWeight
+from declaim.ops.dense import VectorHandle, centred
 from declaim.ops.elementwise import norm_rows, store
 
 
@@ -15,16 +15,15 @@ def inverse_frequencies(rotary: int, theta: float) -> Tensor:
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor, rotary: int, interleaved: bool) -> Tensor:
     """Rotate the first dimensions of x [n, heads, D]; cosine and sine [n, 1, rotary / 2]."""
-    half = rotary // 2
-    y = x.clone()
     if interleaved:
-        left, right = slice(0, rotary, 2), slice(1, rotary, 2)
+        first, second = x[..., 0:rotary:2], x[..., 1:rotary:2]
     else:
-        left, right = slice(0, half), slice(half, rotary)
-    first, second = x[..., left], x[..., right]
-    torch.sub(first * cosine, second * sine, out=y[..., left])
-    torch.add(second * cosine, first * sine, out=y[..., right])
-    return y
+        first, second = x[..., : rotary // 2], x[..., rotary // 2 : rotary]
+    left = first * cosine - second * sine
+    right = second * cosine + first * sine
+    if interleaved:
+        return torch.cat((torch.stack((left, right), dim=-1).flatten(-2), x[..., rotary:]), dim=-1)
+    return torch.cat((left, right, x[..., rotary:]), dim=-1)
 
 
 class RopeOps:
@@ -44,8 +43,8 @@ class RopeOps:
         self,
         q: Tensor,
         k: Tensor,
-        q_weight: VectorWeight,
-        k_weight: VectorWeight,
+        q_weight: VectorHandle,
+        k_weight: VectorHandle,
         position: Tensor,
         *,
         eps: float,
@@ -59,8 +58,8 @@ class RopeOps:
         heads, key_heads = q.shape[1] // width, k.shape[1] // width
         joined = torch.cat((q, k), dim=1).float().view(rows, heads + key_heads, width)
         normed = norm_rows(joined, eps)
-        normed[:, :heads].mul_(q_weight.centred)
-        normed[:, heads:].mul_(k_weight.centred)
+        normed[:, :heads].mul_(centred(q_weight))
+        normed[:, heads:].mul_(centred(k_weight))
         angle = position.float()[:, None, None] * self.frequencies(rotary, theta, q.device)
         y = rotate(normed, angle.cos(), angle.sin(), rotary, interleaved).to(q.dtype)
         if out is None:

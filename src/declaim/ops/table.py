@@ -30,7 +30,7 @@ from declaim.state.pages import Pages
 from declaim.state.step import Spans
 
 Handle = Any
-"""A weight as one op table wants it; opaque to everything else."""
+"""A weight as one op table wants it; opaque but for `shape`, that of the weight as stored."""
 
 Band = tuple[int, int]
 """First and last main token id of semantic frames, both inside."""
