@@ -1,5 +1,7 @@
 """The causal depthwise convolution of the delta-net layers, with its tail per slot."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -8,25 +10,34 @@ from declaim.ops.host_spans import HostSpans, read_spans
 from declaim.state.step import Spans
 
 
+@dataclass(frozen=True)
+class ConvolutionWeight:
+    """Taps float32 [kernel, channels], oldest first; shape is (channels, kernel), as stored."""
+
+    taps: Tensor
+    shape: tuple[int, int]
+
+
 class ConvolutionOps:
     """`causal_conv` and its weight."""
 
-    def prepare_conv(self, weight: Tensor) -> Tensor:
-        """See OpTable; float32 [kernel, channels]."""
-        return weight.float().t().contiguous()
+    def prepare_conv(self, weight: Tensor) -> ConvolutionWeight:
+        """See OpTable."""
+        channels, kernel = weight.shape
+        return ConvolutionWeight(weight.float().t().contiguous(), (channels, kernel))
 
     def causal_conv(
         self,
         x: Tensor,
-        weight: Tensor,
+        weight: ConvolutionWeight,
         spans: Spans,
         tail: Tensor | None,
         *,
         out: Tensor | None = None,
     ) -> Tensor:
         """See OpTable; taps are added from the oldest to the newest."""
-        taps = read_taps(x, weight.shape[0], spans, tail)
-        products = taps.float() * weight
+        taps = read_taps(x, weight.shape[1], spans, tail)
+        products = taps.float() * weight.taps
         total = torch.zeros_like(products[:, 0])
         for tap in products.unbind(1):
             total.add_(tap)

@@ -35,6 +35,12 @@ class PlainExperts:
     gate_up: tuple[Tensor, ...]
     down: tuple[Tensor, ...]
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(experts, hidden, width)."""
+        hidden, width = self.down[0].shape
+        return len(self.down), hidden, width
+
 
 class PlainDenseOps(NormOps):
     """Linear layers, norms, router and experts."""

@@ -59,11 +59,9 @@ class Collectives(Protocol):
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum of x over all ranks, in rank order; may write into x."""
-        ...
 
     def all_gather(self, x: Tensor) -> Tensor:
         """The ranks' x joined along the last dimension, in rank order."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -392,14 +390,11 @@ class OpTable(Protocol):
 
     def write_frame(self, frames: Tensor, slot: Tensor, state: FrameState) -> None:
         """Store frames int32 [streams, 1 + Q] as the slots' last, shift windows, count one on."""
-        ...
 
     # Ranks --------------------------------------------------------------------------------
 
     def all_reduce(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         """Sum over ranks; x itself at one rank."""
-        ...
 
     def all_gather(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         """The ranks' x joined along the last dimension; x itself at one rank."""
-        ...
