@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 TEXT ?= Hello there.
 OUT ?= speech.wav
 
@@ -9,11 +10,14 @@ OUT ?= speech.wav
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) hatchling
+	$(PIP) --no-build-isolation -e '.[dev]'
 	touch $@
 
+# The text goes through the environment, so that no character of it means anything to the shell.
+say: export SPOKEN := $(value TEXT)
 say: $(VENV)/installed
-	$(BIN)/declaim say "$(TEXT)" -o "$(OUT)"
+	$(BIN)/declaim say -o "$(OUT)" -- "$$SPOKEN"
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest

@@ -62,7 +62,7 @@ class TowerConfig:
     """The codebook tower (`audio_decoder_config`); head geometry is the backbone's.
 
     num_codebooks: Q. codebook_size: V, entries a codebook has here (`vocab_size`).
-    backbone_codebooks: k of MODEL: codes 1..k enter the backbone, the others the tower.
+    backbone_codebooks: k; codes 1..k enter the backbone, the others the tower.
     """
 
     shared_layers: int
@@ -107,6 +107,8 @@ class ModelConfig:
     band: (first, last) main token id of semantic frames, both inside; width = codebook_size.
     context: most rows a stream may hold, min(16384, max_position_embeddings).
     dtype: the file's own dtype name. unknown_keys: dotted names of ignored keys, for `inspect`.
+    plain_text_model: the backbone was saved as the public text model, whose files may also hold
+        draft and vision tensors that nothing here reads.
     """
 
     backbone: BackboneConfig
@@ -117,6 +119,7 @@ class ModelConfig:
     dtype: str = "bfloat16"
     quantization: Quantization | None = None
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
+    plain_text_model: bool = False
     unknown_keys: tuple[str, ...] = ()
 
     @property

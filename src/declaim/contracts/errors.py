@@ -4,7 +4,7 @@ Knows nothing of HTTP or of the command line beyond the two numbers in the table
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class DeclaimError(Exception):
@@ -17,7 +17,7 @@ class DeclaimError(Exception):
     code: ClassVar[str] = "engine_failed"
 
     def __init__(
-        self, message: str, *, param: str | None = None, limit: Any = None, value: Any = None
+        self, message: str, *, param: str | None = None, limit: object = None, value: object = None
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -127,5 +127,5 @@ EXIT_DIFFERENCE = 1
 
 
 def row_of(error: DeclaimError) -> ErrorRow:
-    """The table's row for an error."""
-    return next(row for row in ERROR_TABLE if row.error is type(error))
+    """The table's row for an error, by its code: a subclass of a kind has that kind's row."""
+    return next(row for row in ERROR_TABLE if row.error.code == error.code)

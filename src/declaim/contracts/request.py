@@ -6,6 +6,7 @@ caller sees them, int32 on the way to the device.
 
 import math
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -54,32 +55,50 @@ class SamplingParams:
             if value is None and name == "top_k":
                 continue
             check_integer(name, value, 1, 2**31 - 1)
+        if not isinstance(self.repetition_aware, bool):
+            raise InvalidRequest(
+                f"repetition_aware must be true or false, not {shown(self.repetition_aware)}",
+                param="repetition_aware",
+                value=self.repetition_aware,
+            )
 
 
 def _check_number(
-    name: str, value: Any, low: float, high: float, *, open_low: bool = False
+    name: str, value: object, low: float, high: float, *, open_low: bool = False
 ) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    inside = number and math.isfinite(value) and low <= value <= high
-    if not inside or (open_low and value == low):
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not low <= number <= high or (open_low and number == low):
         limit = f"{'(' if open_low else '['}{low:g}, {high:g}]"
         raise InvalidRequest(
-            f"{name} must be a number in {limit}, not {value!r}",
+            f"{name} must be a number in {limit}, not {shown(value)}",
             param=name,
             limit=limit,
             value=value,
         )
 
 
-def check_integer(name: str, value: Any, low: int, high: int) -> None:
-    """Raise InvalidRequest unless value is an integer (no bool) in [low, high]."""
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raise InvalidRequest unless value is a plain integer (no bool) in [low, high].
+
+    An integer of another type, such as numpy's, is refused too: its arithmetic overflows.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InvalidRequest(
-            f"{name} must be an integer in [{low}, {high}], not {value!r}",
+            f"{name} must be an integer in [{low}, {high}], not {shown(value)}",
             param=name,
             limit=f"[{low}, {high}]",
             value=value,
         )
+
+
+def shown(value: object) -> str:
+    """A refused value as a message shows it: short whatever its size, with its type if odd."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    short = text if len(text) <= 60 else f"{text[:57]}..."
+    plain = value is None or type(value) in (bool, int, float, str)
+    return short if plain else f"{short} of type {type(value).__name__}"
 
 
 @dataclass(frozen=True)
@@ -118,6 +137,12 @@ class FrameRequest:
     max_frames: int = MAX_FRAMES
 
     def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise InvalidRequest(
+                f"id must be a string that is not empty, not {shown(self.id)}",
+                param="id",
+                value=self.id,
+            )
         check_integer("seed", self.seed, 0, MAX_SEED)
         check_integer("max_frames", self.max_frames, 1, MAX_FRAMES)
 
@@ -131,3 +156,12 @@ class Frame:
 
     row: NDArray[np.int32]
     end: bool
+
+
+class FinishReason(StrEnum):
+    """Why a request ended: the end frame, max_frames, a caller's wish, or an error."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"

@@ -66,12 +66,12 @@ def attend_rows(q: Tensor, lengths: list[int], k: Tensor, v: Tensor) -> Tensor:
             whole += 1
         if whole < blocks:
             row[:, whole:] = float("-inf")
-    weights = scores.sub_(scores.amax(dim=(3, 5), keepdim=True)).exp_()
+    weights = (scores - scores.amax(dim=(3, 5), keepdim=True)).exp_()
     sums = weights.sum(-1, keepdim=True)
     parts = multiply_batch(weights.view(-1, TILE, CONTEXT_BLOCK), flat(v))
     parts = parts.view(*shape, TILE, v.shape[-1])
     total = ordered_sum(parts.unbind(3), torch.zeros_like(parts[:, :, :, 0]))
-    total.div_(ordered_sum(sums.unbind(3), torch.zeros_like(sums[:, :, :, 0])))
+    total = total / ordered_sum(sums.unbind(3), torch.zeros_like(sums[:, :, :, 0]))
     return total.view(spans, key_heads, tiles * TILE, -1)[:, :, :group, :width]
 
 
@@ -96,17 +96,17 @@ def attend_span(q: Tensor, first: int, k: Tensor, v: Tensor) -> Tensor:
     scores = q.new_full((key_heads, blocks, height, CONTEXT_BLOCK), float("-inf"))
     for head in range(key_heads):
         for block, skip in enumerate(skipped):
-            multiply_tiles(query[head, skip:], k[head, block].t(), scores[head, block, skip:])
+            scores[head, block, skip:] = multiply_tiles(query[head, skip:], k[head, block].t())
     context = torch.arange(blocks * CONTEXT_BLOCK, device=q.device).view(blocks, 1, -1)
     own = first + torch.arange(height, device=q.device) // group
     scores.masked_fill_(context > own[:, None], float("-inf"))
-    weights = scores.sub_(scores.amax(dim=(1, 3), keepdim=True)).exp_()
+    weights = (scores - scores.amax(dim=(1, 3), keepdim=True)).exp_()
     sums = weights.sum(-1, keepdim=True)
     total = q.new_zeros(key_heads, height, v.shape[-1])
     for head in range(key_heads):
         for block, skip in enumerate(skipped):
             total[head, skip:] += multiply_tiles(weights[head, block, skip:], v[head, block])
-    total.div_(ordered_sum(sums.unbind(1), torch.zeros_like(sums[:, 0])))
+    total = total / ordered_sum(sums.unbind(1), torch.zeros_like(sums[:, 0]))
     used = total[:, : rows * group, :width]
     return used.reshape(key_heads, rows, group, width).transpose(0, 1)
 

@@ -73,10 +73,10 @@ def time_order(host: HostSpans) -> tuple[list[int], list[int], list[int]]:
     return spans, rows, widths
 
 
-def advance(state: Tensor, rows: DeltaRows, first: int, last: int) -> Tensor:
+def advance(state: Tensor, rows: DeltaRows, first: int, last: int) -> tuple[Tensor, Tensor]:
     """One row of each running span: state [spans, value heads, key width, value width].
 
-    Writes the state; returns [spans, value heads, value width].
+    Returns the result [spans, value heads, value width] and the new state; writes nothing.
     """
     spans, value_heads, key_width, value_width = state.shape
     key_heads = rows.k.shape[1]
@@ -86,11 +86,34 @@ def advance(state: Tensor, rows: DeltaRows, first: int, last: int) -> Tensor:
     k = rows.k[first:last, :, None, :, None]
     v = rows.v[first:last].reshape(spans, key_heads, -1, value_width)
     beta = rows.beta[first:last].reshape(spans, key_heads, -1, 1)
-    grouped.mul_(rows.log_decay[first:last].exp().reshape(spans, key_heads, -1, 1, 1))
-    found = (grouped * k).sum(-2)
-    change = (v - found).mul_(beta)
-    grouped.add_(k * change.unsqueeze(-2))
-    return (grouped * q).sum(-2).view(spans, value_heads, value_width)
+    decay = rows.log_decay[first:last].exp().reshape(spans, key_heads, -1, 1, 1)
+    decayed = grouped * decay
+    change = (v - (decayed * k).sum(-2)) * beta
+    changed = (k * change.unsqueeze(-2)).add_(decayed)
+    result = (changed * q).sum(-2)
+    return result.view(spans, value_heads, value_width), changed.view(state.shape)
+
+
+def run_rows(
+    rows: DeltaRows, steps: list[int], state: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """All steps of `time_order`: results in its order of rows, and the last states.
+
+    state [spans, ...] float32 in its order of spans, rounded to dtype after every row.
+    """
+    results: list[Tensor] = [rows.v[:0]]
+    ended: list[Tensor] = []
+    first = 0
+    for running in steps:
+        if running < state.shape[0]:
+            ended.append(state[running:])
+            state = state[:running]
+        result, state = advance(state, rows, first, first + running)
+        if dtype != torch.float32:
+            state = state.to(dtype).float()
+        results.append(result)
+        first += running
+    return torch.cat(results), torch.cat([state, *reversed(ended)])
 
 
 class DeltaRuleOps:
@@ -128,15 +151,8 @@ class DeltaRuleOps:
             if not host.single:
                 slots = slots[[host.numbers[i] for i in order]]
             matrix = state.index_select(0, slots).float()
-        result = torch.empty_like(rows.v)
-        first = 0
-        for running in steps:
-            result[first : first + running] = advance(
-                matrix[:running], rows, first, first + running
-            )
-            if state is not None and state.dtype != torch.float32:
-                matrix[:running] = matrix[:running].to(state.dtype)
-            first += running
+        dtype = torch.float32 if state is None else state.dtype
+        result, matrix = run_rows(rows, steps, matrix, dtype)
         if state is not None and slots is not None:
             state.index_copy_(0, slots, matrix.to(state.dtype))
         if moved:

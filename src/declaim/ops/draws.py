@@ -9,7 +9,7 @@ from torch import Tensor
 
 from declaim.ops.elementwise import store
 from declaim.ops.frames import is_semantic
-from declaim.ops.philox import WORD, philox, uniform
+from declaim.ops.philox import uniform
 from declaim.ops.table import Band
 from declaim.state.frames import SamplingTensors
 
@@ -56,16 +56,7 @@ class DrawOps:
     ) -> Tensor:
         """See OpTable."""
         seeds, frames = seed.index_select(0, slot), counter.index_select(0, slot)
-        blocks = -(-width // 4)
-        shape = (draws, slot.shape[0], blocks)
-        block = torch.arange(blocks, device=slot.device).expand(shape)
-        draw = torch.arange(draws, device=slot.device)[:, None, None].expand(shape)
-        frame = (frames & WORD)[:, None].expand(shape)
-        key = torch.stack((seeds & WORD, seeds >> 32))[:, None, :, None]
-        words = philox(
-            torch.stack((block, frame)), torch.stack((draw, torch.zeros_like(draw))), key
-        )
-        return store(uniform(words).view(draws, slot.shape[0], -1)[..., :width].contiguous(), out)
+        return store(uniform(seeds, frames, draws=draws, width=width).contiguous(), out)
 
     def draw_main(
         self,

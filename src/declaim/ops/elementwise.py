@@ -12,17 +12,17 @@ from torch import Tensor
 
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)); exp may overflow to infinity, which gives 0."""
-    return x.neg().exp_().add_(1.0).reciprocal_()
+    return (x.neg().exp_() + 1.0).reciprocal()
 
 
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x)."""
-    return x / x.neg().exp_().add_(1.0)
+    return x / (x.neg().exp_() + 1.0)
 
 
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), never overflowing."""
-    return x.abs().neg_().exp_().log1p_().add_(x.clamp_min(0.0))
+    return x.abs().neg_().exp_().log1p().add_(x.clamp_min(0.0))
 
 
 def ordered_sum(parts: Iterable[Tensor], start: Tensor) -> Tensor:

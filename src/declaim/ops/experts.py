@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from declaim.ops.block_fp8 import BlockFP8, decode
+from declaim.ops.block_fp8 import decode
 from declaim.ops.elementwise import silu, store
-from declaim.ops.table import ExpertWeight
+from declaim.ops.table import BlockFP8, ExpertWeight
 from declaim.ops.tiles import (
     TILE,
     TiledWeight,
@@ -110,13 +110,19 @@ class ExpertOps:
         _, hidden, width = w.shape
         grouping = group_rows(ids.tolist())
         gathered = x.float().index_select(0, _index(grouping.gather, x))
-        inner = gathered.new_empty(gathered.shape[0], w.gate_up[0].matrix.shape[1])
-        for expert, first, last in grouping.ranges:
-            multiply_tiles(gathered[first:last], w.gate_up[expert].matrix, inner[first:last])
+        inner = torch.cat(
+            [
+                multiply_tiles(gathered[first:last], w.gate_up[expert].matrix)
+                for expert, first, last in grouping.ranges
+            ]
+        )
         active = silu(inner[:, :width]).mul_(inner[:, width : 2 * width])
-        result = gathered.new_empty(gathered.shape[0], w.down[0].matrix.shape[1])
-        for expert, first, last in grouping.ranges:
-            multiply_tiles(active[first:last], w.down[expert].matrix, result[first:last])
+        result = torch.cat(
+            [
+                multiply_tiles(active[first:last], w.down[expert].matrix)
+                for expert, first, last in grouping.ranges
+            ]
+        )
         parts = result.index_select(0, _index(grouping.places, x))
         factors = weights.flatten().index_select(0, _index(grouping.choices, x))
         parts = parts[:, :hidden].mul_(factors[:, None]).view(rows, top_k, hidden)

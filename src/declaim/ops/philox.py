@@ -1,37 +1,48 @@
-"""Philox4x32-10, a counter-based generator, in int64 tensors that hold 32-bit words.
+"""Philox4x32-10, the counter-based generator of all draws, in int64 tensors.
 
-J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011. No state: the words
-are a function of counter and key.
+Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (2011).
 """
 
 import torch
 from torch import Tensor
 
 ROUNDS = 10
-WORD = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
+WORD = 0xFFFFFFFF
 
 
-def philox(even: Tensor, odd: Tensor, key: Tensor) -> Tensor:
-    """Four random words for each counter, int64 [..., 4] with values below 2^32.
+def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> Tensor:
+    """Four 32-bit words a counter: int64 [..., 4].
 
-    even [2, ...]: words 0 and 2 of the counters; odd [2, ...]: words 1 and 3; key [2, ...]:
-    words 0 and 1. All int64 with values below 2^32, shapes that broadcast.
+    counter, key: int64 tensors of 32-bit words that broadcast together.
     """
-    ones = (1,) * (even.dim() - 1)
-    multiplier = torch.tensor(MULTIPLIERS, device=even.device).view(2, *ones)
-    step = torch.tensor(WEYL, device=even.device).view(2, *ones)
+    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
+    even, odd = torch.stack([c0, c2]), torch.stack([c1, c3])
+    keys = torch.stack(key)
+    shape = (2, *[1] * (keys.dim() - 1))
+    multipliers = torch.tensor(MULTIPLIERS, device=c0.device).view(shape)
+    weyl = torch.tensor(WEYL, device=c0.device).view(shape)
     for turn in range(ROUNDS):
-        # The product wraps at 2^64; its low 64 bits are right whatever the sign.
-        product = even * multiplier
-        # Word 0 takes the high half of word 2's product, and word 2 that of word 0's.
-        even = (product >> 32).flip(0) ^ odd ^ (key + turn * step)
-        even = even & WORD
-        odd = product.flip(0) & WORD
-    return torch.stack((even[0], odd[0], even[1], odd[1]), dim=-1)
+        # The product wraps at 2^64; its bits are those of the unsigned product. Bits above a
+        # word ride along in `odd` and are cut off where they meet `even`.
+        product = (even * multipliers).flip(0)
+        even = ((product >> 32) ^ odd ^ (keys + turn * weyl)) & WORD
+        odd = product
+    return torch.stack([even[0], odd[0] & WORD, even[1], odd[1] & WORD], -1)
 
 
-def uniform(words: Tensor) -> Tensor:
-    """float32 in (0, 1) from the upper 23 bits of words; neither 0 nor 1 can occur."""
-    return ((words >> 9).float() + 0.5) * 2.0**-23
+def uniform(seed: Tensor, frame: Tensor, *, draws: int, width: int) -> Tensor:
+    """Noise of all draws of a frame: float32 [draws, streams, width] in (0, 1).
+
+    seed, frame: int64 [streams]. Key: the seed, low word first. Counter:
+    (candidate // 4, draw, frame, 0); word candidate % 4. 23 bits and a half: never 0 or 1.
+    """
+    device = seed.device
+    block = torch.arange(-(-width // 4), device=device)
+    draw = torch.arange(draws, device=device)[:, None, None]
+    zero = torch.zeros((), dtype=torch.int64, device=device)
+    counter = (block, draw, frame[None, :, None], zero)
+    key = (seed & WORD, seed >> 32)
+    words = philox(counter, (key[0][None, :, None], key[1][None, :, None]))
+    return ((words.flatten(-2)[..., :width] >> 9).float() + 0.5) * 2.0**-23

@@ -1,146 +1,147 @@
-"""What is known of each op without running it: effects, host arguments, result shapes.
+"""What is known of every op without running it: effects, host arguments, shapes and dtypes.
 
-Shapes of weights come from the handles: every table's handle has `shape`, that of the weight as
-stored. `outputs` takes the op's own arguments, so tensors may be on the meta device.
+A recorder makes buffers and finds dependences from this; tests hold every table to it.
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from declaim.ops.table import OpSpec
+from declaim.ops.table import Handle, OpSpec
 
-Outputs = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+Output = tuple[tuple[int, ...], torch.dtype]
+"""Shape and dtype of one result."""
 
-
-class Shaped(Protocol):
-    """What a spec needs of a handle."""
-
-    @property
-    def shape(self) -> Sequence[int]:
-        """Of the weight as stored."""
-        ...
+Outputs = tuple[Output, ...]
 
 
-def _like(x: Tensor, *shape: int) -> Outputs:
-    """One result of x's dtype; without a shape, of x's shape."""
-    return ((shape or tuple(x.shape), x.dtype),)
+def like(x: Tensor, *_: Any, **__: Any) -> Outputs:
+    """One result with the shape and dtype of the first operand."""
+    return ((tuple(x.shape), x.dtype),)
 
 
-def _linear(
-    x: Tensor,
-    w: Shaped,
-    base: Tensor | None = None,
-    scale: Tensor | None = None,
-    *,
-    epilogue: str = "store",
+def nothing(*_: Any, **__: Any) -> Outputs:
+    """No result: the op has effects alone."""
+    return ()
+
+
+def linear(x: Tensor, w: Handle, *_: Any, epilogue: str = "store", **__: Any) -> Outputs:
+    """[n, rows of w], or half of them."""
+    columns = w.shape[0] // 2 if epilogue == "silu_mul" else w.shape[0]
+    return (((x.shape[0], columns), x.dtype),)
+
+
+def delta_rule(
+    qkv: Tensor, *_: Any, heads: tuple[int, int], widths: tuple[int, int], **__: Any
 ) -> Outputs:
-    rows = w.shape[0]
-    return _like(x, x.shape[0], rows // 2 if epilogue == "silu_mul" else rows)
+    """[n, value heads, value width]."""
+    return (((qkv.shape[0], heads[1], widths[1]), qkv.dtype),)
 
 
-def _rms_norm(x: Tensor, weight: Shaped, **static: object) -> Outputs:
-    return _like(x)
+def gated_norm(o: Tensor, *_: Any, **__: Any) -> Outputs:
+    """[n, heads * width]."""
+    return (((o.shape[0], o.shape[1] * o.shape[2]), o.dtype),)
 
 
-def _causal_conv(x: Tensor, weight: Shaped, spans: object, tail: Tensor | None) -> Outputs:
-    return _like(x)
-
-
-def _delta_rule(
-    qkv: Tensor, *operands: object, heads: tuple[int, int], widths: tuple[int, int]
+def qk_norm_rope(
+    q: Tensor, k: Tensor, q_weight: Handle, k_weight: Handle, *_: Any, **__: Any
 ) -> Outputs:
-    return _like(qkv, qkv.shape[0], heads[1], widths[1])
+    """Queries [n, H, D] and keys [n, K, D]."""
+
+    def heads(x: Tensor, weight: Handle) -> Output:
+        width = weight.shape[0]
+        return (x.shape[0], x.shape[1] // width, width), x.dtype
+
+    return heads(q, q_weight), heads(k, k_weight)
 
 
-def _gated_norm(o: Tensor, z: Tensor, weight: Shaped, **static: object) -> Outputs:
-    return ((tuple(z.shape), o.dtype),)
+def attend(q: Tensor, *_: Any, **__: Any) -> Outputs:
+    """[n, H * D]."""
+    return (((q.shape[0], q.shape[1] * q.shape[2]), q.dtype),)
 
 
-def _qk_norm_rope(
-    q: Tensor, k: Tensor, q_weight: Shaped, k_weight: Shaped, position: Tensor, **static: object
-) -> Outputs:
-    width = q_weight.shape[0]
-    return tuple(((x.shape[0], x.shape[1] // width, width), q.dtype) for x in (q, k))
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, spans: object, pages: object) -> Outputs:
-    return _like(q, q.shape[0], q.shape[1] * q.shape[2])
-
-
-def _router(x: Tensor, w: Shaped, *, top_k: int) -> Outputs:
+def router(x: Tensor, *_: Any, top_k: int, **__: Any) -> Outputs:
+    """Weights and ids, [n, top_k] each."""
     shape = (x.shape[0], top_k)
     return (shape, torch.float32), (shape, torch.int32)
 
 
-def _experts(x: Tensor, weights: Tensor, ids: Tensor, w: Shaped, base: Tensor) -> Outputs:
-    return _like(x)
+def experts(
+    x: Tensor, weights: Tensor, ids: Tensor, w: Handle, base: Tensor, *_: Any, **__: Any
+) -> Outputs:
+    """As base, [n, hidden]."""
+    return like(base)
 
 
-def _tower_input(h: Tensor, *operands: object, **static: object) -> Outputs:
-    return _like(h, h.shape[0], 2 * h.shape[1])
+def embed(rows: Tensor, table: Handle, *_: Any, **__: Any) -> Outputs:
+    """[n, width of the table]."""
+    return (((rows.shape[0], table.shape[1]), torch.float32),)
 
 
-def _gather_rows(source: Tensor, index: Tensor, *, keep: bool = False) -> Outputs:
-    return _like(source, index.shape[0], *source.shape[1:])
+def extra_codes(rows: Tensor, codebooks: Handle, *_: Any, **__: Any) -> Outputs:
+    """[n, width of the codebooks]."""
+    return embed(rows, codebooks)
 
 
-def _noise(seed: Tensor, counter: Tensor, slot: Tensor, *, draws: int, width: int) -> Outputs:
+def tower_input(h: Tensor, *_: Any, **__: Any) -> Outputs:
+    """[n, 2 dim]."""
+    return (((h.shape[0], 2 * h.shape[1]), h.dtype),)
+
+
+def gather_rows(source: Tensor, index: Tensor, *_: Any, **__: Any) -> Outputs:
+    """A row of the source for each index."""
+    return (((index.shape[0], *source.shape[1:]), source.dtype),)
+
+
+def noise(
+    seed: Tensor, counter: Tensor, slot: Tensor, *_: Any, draws: int, width: int, **__: Any
+) -> Outputs:
+    """[draws, streams, width]."""
     return (((draws, slot.shape[0], width), torch.float32),)
 
 
-def _draw_main(logits: Tensor, *operands: object, **static: object) -> Outputs:
+def draw_main(logits: Tensor, *_: Any, **__: Any) -> Outputs:
+    """Main token and code 0: [streams, 2]."""
     return (((logits.shape[0], 2), torch.int32),)
 
 
-def _draw_code(logits: Tensor, *operands: object) -> Outputs:
+def draw_code(logits: Tensor, *_: Any, **__: Any) -> Outputs:
+    """One code a stream."""
     return (((logits.shape[0],), torch.int32),)
 
 
-def _write_frame(*operands: object) -> Outputs:
-    return ()
+def op_specs(ranks: int) -> Mapping[str, OpSpec]:
+    """The spec of every op of a table whose collectives span so many ranks, by the op's name."""
 
+    def all_gather(x: Tensor, *_: Any, **__: Any) -> Outputs:
+        return (((*x.shape[:-1], x.shape[-1] * ranks), x.dtype),)
 
-def op_specs(dtype: torch.dtype = torch.float32, ranks: int = 1) -> Mapping[str, OpSpec]:
-    """The spec of every op by name.
-
-    dtype: of embedded rows, the one thing that the arguments do not tell. ranks: how many join
-    in `all_gather`.
-    """
-
-    def embed(rows: Tensor, table: Shaped, codebooks: Shaped, **static: object) -> Outputs:
-        return (((rows.shape[0], table.shape[1]), dtype),)
-
-    def extra_codes(rows: Tensor, codebooks: Shaped, **static: object) -> Outputs:
-        return (((rows.shape[0], codebooks.shape[1]), dtype),)
-
-    def all_gather(x: Tensor) -> Outputs:
-        return _like(x, *x.shape[:-1], x.shape[-1] * ranks)
-
-    spans = ("spans",)
-    specs = (
-        OpSpec("linear", (), (), _linear),
-        OpSpec("rms_norm", (), (), _rms_norm),
-        OpSpec("causal_conv", ("tail",), spans, _causal_conv),
-        OpSpec("delta_rule", ("state",), spans, _delta_rule),
-        OpSpec("delta_rule_chunked", ("state",), spans, _delta_rule),
-        OpSpec("gated_norm", (), (), _gated_norm),
-        OpSpec("qk_norm_rope", (), (), _qk_norm_rope),
-        OpSpec("attend", ("pages",), spans, _attend),
-        OpSpec("router", (), (), _router),
-        OpSpec("experts", (), (), _experts),
+    specs: Sequence[OpSpec] = (
+        OpSpec("linear", (), (), linear),
+        OpSpec("rms_norm", (), (), like),
+        OpSpec("causal_conv", ("tail",), (), like),
+        OpSpec("delta_rule", ("state",), (), delta_rule),
+        OpSpec("delta_rule_chunked", ("state",), (), delta_rule),
+        OpSpec("gated_norm", (), (), gated_norm),
+        OpSpec("qk_norm_rope", (), (), qk_norm_rope),
+        OpSpec("attend", ("pages",), ("spans.length",), attend),
+        OpSpec("router", (), (), router),
+        OpSpec("experts", (), (), experts),
         OpSpec("embed", (), (), embed),
         OpSpec("extra_codes", (), (), extra_codes),
-        OpSpec("tower_input", (), (), _tower_input),
-        OpSpec("gather_rows", (), (), _gather_rows),
-        OpSpec("noise", (), (), _noise),
-        OpSpec("draw_main", (), (), _draw_main),
-        OpSpec("draw_code", (), (), _draw_code),
-        OpSpec("write_frame", ("state",), (), _write_frame),
-        OpSpec("all_reduce", (), (), _like),
+        OpSpec("tower_input", (), (), tower_input),
+        OpSpec("gather_rows", (), (), gather_rows),
+        OpSpec("noise", (), (), noise),
+        OpSpec("draw_main", (), (), draw_main),
+        OpSpec("draw_code", (), (), draw_code),
+        OpSpec("write_frame", ("state",), (), nothing),
+        OpSpec("all_reduce", (), (), like),
         OpSpec("all_gather", (), (), all_gather),
     )
-    return MappingProxyType({spec.name: spec for spec in specs})
+    return {spec.name: spec for spec in specs}
+
+
+SPECS: Mapping[str, OpSpec] = op_specs(ranks=1)
+"""The specs of one rank alone."""

@@ -30,7 +30,8 @@ from declaim.state.pages import Pages
 from declaim.state.step import Spans
 
 Handle = Any
-"""A weight as one op table wants it; opaque but for `shape`, that of the weight as stored."""
+"""A weight as one op table wants it; opaque to everything else but for its `shape`, which is
+that of the tensor it was prepared from (the handle of experts has none)."""
 
 Band = tuple[int, int]
 """First and last main token id of semantic frames, both inside."""
@@ -54,8 +55,13 @@ ExpertWeight = Tensor | BlockFP8
 class Collectives(Protocol):
     """Sums and joins over ranks; no-ops at one rank."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Sum of x over all ranks, in rank order; may write into x."""
@@ -68,10 +74,10 @@ class Collectives(Protocol):
 class OpSpec:
     """What is known of an op without running it.
 
-    effects: names of arguments that the op changes. host_arguments: names of arguments that are
-    read on the host and must be refreshed before a replay on platforms that freeze them.
-    outputs: called with the op's own arguments (tensors may be on the meta device), gives the
-    shape and dtype of each result, in order.
+    effects: names of arguments that the op changes, besides `out`. host_arguments: what must be
+    refreshed before a replay on platforms that read it on the host and freeze it, named as
+    argument or argument.field. outputs: called with the op's own arguments (tensors may be on
+    the meta device), gives the shape and dtype of each result, in order.
     """
 
     name: str
@@ -91,19 +97,15 @@ class OpTable(Protocol):
 
     def prepare_linear(self, weight: Tensor) -> Handle:
         """[rows, columns], as stored (any float dtype), for `linear` and `router`."""
-        ...
 
     def prepare_vector(self, weight: Tensor) -> Handle:
         """[width]: norm weights, a_log, dt_bias; float32 in every table."""
-        ...
 
     def prepare_conv(self, weight: Tensor) -> Handle:
         """[channels, kernel] for `causal_conv`; column kernel - 1 meets the newest input."""
-        ...
 
     def prepare_table(self, weight: Tensor) -> Handle:
         """[rows, width] embedding table for `embed`, `extra_codes` and `tower_input`."""
-        ...
 
     def prepare_experts(
         self, gate_up: Sequence[ExpertWeight], down: Sequence[ExpertWeight]
@@ -112,7 +114,6 @@ class OpTable(Protocol):
 
         The sequences may read an expert only when it is asked for: take each once, in order.
         """
-        ...
 
     # Dense --------------------------------------------------------------------------------
 
@@ -131,7 +132,6 @@ class OpTable(Protocol):
         store: y. add: base + y. silu_mul: silu(first half of y) * second half, [n, rows / 2].
         scaled_add: base + sigmoid(scale [n, 1]) * y.
         """
-        ...
 
     def rms_norm(
         self,
@@ -143,7 +143,6 @@ class OpTable(Protocol):
         out: Tensor | None = None,
     ) -> Tensor:
         """x * rsqrt(mean(x^2) + eps) * (weight, or 1 + weight), over the last dimension."""
-        ...
 
     # Delta-net layers ---------------------------------------------------------------------
 
@@ -161,7 +160,6 @@ class OpTable(Protocol):
         tail [slots + 1, kernel - 1, channels] holds the last raw inputs of each slot, oldest
         first; it is read before and updated after the span.
         """
-        ...
 
     def delta_rule(
         self,
@@ -186,7 +184,6 @@ class OpTable(Protocol):
         S *= exp(-exp(a_log) softplus(a + dt_bias)); S += k (sigmoid(b) (v - k^T S))^T; o = q^T S.
         state [slots + 1, value heads, key width, value width].
         """
-        ...
 
     def delta_rule_chunked(
         self,
@@ -203,14 +200,12 @@ class OpTable(Protocol):
         out: Tensor | None = None,
     ) -> Tensor:
         """As `delta_rule`, in chunks of 64 rows by triangular solves; not exact under cuts."""
-        ...
 
     def gated_norm(
         self, o: Tensor, z: Tensor, weight: Handle, *, eps: float, out: Tensor | None = None
     ) -> Tensor:
         """rms_norm(o) per head with a plain weight, times silu(z); o [n, heads, width],
         z [n, heads * width]; returns [n, heads * width]."""
-        ...
 
     # Attention ----------------------------------------------------------------------------
 
@@ -233,7 +228,6 @@ class OpTable(Protocol):
         q [n, H * D], k [n, K * D], D the width of q_weight; pairs (i, i + rotary / 2), or
         (2 i, 2 i + 1) if interleaved. Returns q [n, H, D] and k [n, K, D]. Pure.
         """
-        ...
 
     def attend(
         self,
@@ -251,7 +245,6 @@ class OpTable(Protocol):
         q [n, H, D], k [n, K, D], v [n, K * D], gate [n, H * D]; scale D ** -0.5. First stores
         K and V of the rows at (page, offset), then reads them back as stored.
         """
-        ...
 
     # Experts ------------------------------------------------------------------------------
 
@@ -267,7 +260,6 @@ class OpTable(Protocol):
 
         Returns weights float32 [n, top_k] and ids int32 [n, top_k].
         """
-        ...
 
     def experts(
         self,
@@ -280,7 +272,6 @@ class OpTable(Protocol):
         out: Tensor | None = None,
     ) -> Tensor:
         """base + the weighted sum of the chosen experts' SwiGLU, added in ascending id."""
-        ...
 
     # Frames -------------------------------------------------------------------------------
 
@@ -299,7 +290,6 @@ class OpTable(Protocol):
         Semantic rows: (E[main] + sum over i = 1..codes of CB[i V + c_i]) / sqrt(1 + codes);
         others: E[main]. Codes are clamped to the codebook.
         """
-        ...
 
     def extra_codes(
         self,
@@ -311,7 +301,6 @@ class OpTable(Protocol):
         out: Tensor | None = None,
     ) -> Tensor:
         """Semantic rows: sum over i = first..Q-1 of CB[i V + c_i]; others 0. [n, dim]"""
-        ...
 
     def tower_input(
         self,
@@ -329,13 +318,11 @@ class OpTable(Protocol):
     ) -> Tensor:
         """concat(norm(e, enorm), norm(h, hnorm)) [n, 2 dim], zero-centred norms, where
         e = table[frames[:, column]] on semantic frames, else 0, plus `extra`."""
-        ...
 
     def gather_rows(
         self, source: Tensor, index: Tensor, *, keep: bool = False, out: Tensor | None = None
     ) -> Tensor:
         """source[index]; a negative index leaves out's row as it is (keep) or gives zeros."""
-        ...
 
     # Draws --------------------------------------------------------------------------------
 
@@ -354,7 +341,6 @@ class OpTable(Protocol):
         Philox4x32-10 keyed by seed[slot], counter (candidate // 4, draw, counter[slot], 0),
         word candidate % 4, ((word >> 9) + 0.5) * 2^-23. seed and counter int64 [slots + 1].
         """
-        ...
 
     def draw_main(
         self,
@@ -374,7 +360,6 @@ class OpTable(Protocol):
         int32 [C] ascending. The second draw is taken where ras_enabled, the first is semantic
         and stands in window[slot]. code 0 = main - band[0], clamped to the codebook.
         """
-        ...
 
     def draw_code(
         self,
@@ -386,7 +371,6 @@ class OpTable(Protocol):
         out: Tensor | None = None,
     ) -> Tensor:
         """One code draw, int32 [streams]; logits [streams, V], u [streams, width >= V]."""
-        ...
 
     def write_frame(self, frames: Tensor, slot: Tensor, state: FrameState) -> None:
         """Store frames int32 [streams, 1 + Q] as the slots' last, shift windows, count one on."""

@@ -47,14 +47,13 @@ def tiles_of(rows: int) -> int:
     return max(-(-rows // TILE), 2 if torch.get_num_threads() > 1 else 1)
 
 
-def multiply_tiles(x: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+def multiply_tiles(x: Tensor, matrix: Tensor) -> Tensor:
     """x [tiles * 4, K] times a matrix [K, N], N a multiple of 16; [tiles * 4, N].
 
     x must have `tiles_of` tiles or more.
     """
     tiles, (inner, columns) = x.shape[0] // TILE, matrix.shape
-    target = None if out is None else out.view(tiles, TILE, columns)
-    y = torch.bmm(x.view(tiles, TILE, inner), matrix.expand(tiles, inner, columns), out=target)
+    y = torch.bmm(x.view(tiles, TILE, inner), matrix.expand(tiles, inner, columns))
     return y.view(tiles * TILE, columns)
 
 

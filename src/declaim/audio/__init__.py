@@ -1,0 +1,1 @@
+"""Sound files and formats: samples to bytes and back; imports no torch."""

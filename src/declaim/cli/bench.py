@@ -1,0 +1,82 @@
+"""`declaim bench`: step times of the frame stage on this machine."""
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def bench(
+    shape: Annotated[str, typer.Option(help="Random checkpoint to measure.")] = "tiny",
+    frames: Annotated[int, typer.Option(help="Frames of a request.")] = 200,
+    repeats: Annotated[int, typer.Option(help="Runs of the long request.")] = 3,
+) -> None:
+    """Measure step times by phase, and one long request, on one thread of this machine."""
+    from declaim.bench.frames import long_request, step_phases
+    from declaim.bench.report import environment, print_line
+    from declaim.config.checkpoint import load_model_config
+    from declaim.nano.make import make_checkpoint
+
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / shape
+        make_checkpoint(shape, 0, directory, codec=False)
+        config = load_model_config(directory)
+        phases = [
+            step_phases(directory, config, streams=streams, rows=60, steps=frames)
+            for streams in (1, 8)
+        ]
+        longs = [
+            long_request(directory, config, rows=rows, frames=frames, repeats=repeats)
+            for rows in (300, 1000)
+        ]
+    console.print(_phase_table(phases))
+    console.print(_long_table(longs))
+    print_line(
+        {
+            "environment": environment(threads=1),
+            "shape": shape,
+            "steps": [_plain(result) for result in phases],
+            "long": [_plain(result) for result in longs],
+        }
+    )
+
+
+def _plain(result: dict[str, Any]) -> dict[str, Any]:
+    return {**result, "step": asdict(result["step"])}
+
+
+def _phase_table(results: list[dict[str, Any]]) -> Table:
+    table = Table(title="Decode step by phase, median milliseconds")
+    table.add_column("streams", justify="right")
+    table.add_column("step (p10 to p90)", justify="right")
+    for phase in results[0]["phases"]:
+        table.add_column(phase, justify="right")
+    for result in results:
+        step = result["step"]
+        table.add_row(
+            str(result["streams"]),
+            f"{step.median:.2f} ({step.p10:.2f} to {step.p90:.2f})",
+            *(f"{value:.2f}" for value in result["phases"].values()),
+        )
+    return table
+
+
+def _long_table(results: list[dict[str, Any]]) -> Table:
+    table = Table(title="One request, whole")
+    for name in ("prompt rows", "frames", "prefill s", "step ms (p10 to p90)", "frames/s"):
+        table.add_column(name, justify="right")
+    for result in results:
+        step = result["step"]
+        table.add_row(
+            str(result["prompt_rows"]),
+            str(result["frames"]),
+            f"{result['prefill_seconds']:.2f}",
+            f"{step.median:.2f} ({step.p10:.2f} to {step.p90:.2f})",
+            f"{result['frames_per_second']:.1f}",
+        )
+    return table

@@ -1,0 +1,147 @@
+"""`declaim frames`: prompt rows in, generated frames out; needs no codec."""
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from declaim.cli.arrays import read_integers, write_integers
+from declaim.contracts.errors import InvalidRequest
+from declaim.contracts.request import MAX_FRAMES, FrameRequest, Prompt, SamplingParams
+
+if TYPE_CHECKING:
+    from declaim.engine.frames import FrameEngine
+
+
+def frames(
+    model: Annotated[Path, typer.Option(help="Model directory.")],
+    rows: Annotated[list[Path], typer.Option(help="Prompt rows, int64 [rows, 1 + Q]; repeat.")],
+    output: Annotated[
+        list[Path],
+        typer.Option("--output", "-o", help="Frames, int64 [frames, 1 + Q]; one per --rows."),
+    ],
+    codes: Annotated[
+        list[Path] | None, typer.Option(help="Codes too, int64 [Q, frames]; one per --rows.")
+    ] = None,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Temperature 0, second main draw never taken.")
+    ] = False,
+    max_frames: Annotated[int, typer.Option(help="Most frames of a request.")] = MAX_FRAMES,
+    max_batched_rows: Annotated[int, typer.Option(help="Most rows of a step.")] = 512,
+    max_num_seqs: Annotated[int, typer.Option(help="Most requests that run at once.")] = 8,
+    seed: Annotated[
+        int | None, typer.Option(help="Request i draws with seed + i; fresh seeds without it.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Above 0, at most 1.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="At least 1.")] = None,
+    steps: Annotated[Path | None, typer.Option(help="Write one JSON line a step.")] = None,
+) -> None:
+    """Generate frames for one or more prompts, as concurrent requests."""
+    for paths, name in ((output, "-o"), (codes or rows, "--codes")):
+        _check_counts(rows, paths, name)
+    from declaim.config.checkpoint import load_model_config
+    from declaim.config.schema import FrameStage
+    from declaim.engine.frames import load_frame_engine
+
+    config = load_model_config(model)
+    prompts = [read_integers(path, "--rows") for path in rows]
+    sampling = _sampling(
+        config.generation.sampling, greedy, temperature=temperature, top_p=top_p, top_k=top_k
+    )
+    requests = [
+        FrameRequest(
+            id=str(index),
+            prompt=Prompt(rows=_int32(prompt, rows[index]), prefix_rows=0),
+            sampling=sampling,
+            seed=request_seed,
+            max_frames=max_frames,
+        )
+        for index, (prompt, request_seed) in enumerate(
+            zip(prompts, _seeds(seed, len(rows)), strict=True)
+        )
+    ]
+    stage = FrameStage(
+        max_num_seqs=min(max_num_seqs, max_batched_rows),
+        max_num_batched_tokens=max_batched_rows,
+        max_model_len=min(config.context, max(map(len, prompts)) + max_frames),
+    )
+    engine = load_frame_engine(model, stage, config)
+    _run(engine, requests, steps)
+    for index, request in enumerate(requests):
+        made = engine.outcome(request.id).frames.astype(np.int64)
+        write_integers(output[index], made)
+        if codes:
+            write_integers(codes[index], made[:, 1:].T)
+
+
+def _run(engine: "FrameEngine", requests: Sequence[FrameRequest], steps: Path | None) -> None:
+    with ExitStack() as stack:
+        log = stack.enter_context(steps.open("w", encoding="utf-8")) if steps else None
+        for request in requests:
+            engine.submit(request)
+        for report in engine.steps():
+            if log is not None:
+                log.write(json.dumps(report.as_json(), separators=(",", ":")) + "\n")
+
+
+def _check_counts(rows: Sequence[Path], other: Sequence[Path], name: str) -> None:
+    if len(rows) != len(other):
+        raise InvalidRequest(
+            f"{name} must be given once per --rows: {len(rows)} rows, {len(other)} {name}",
+            param=name,
+            limit=len(rows),
+            value=len(other),
+        )
+
+
+def _int32(rows: NDArray[np.int64], path: Path) -> NDArray[np.int32]:
+    low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    if rows.size and (rows.min() < low or rows.max() > high):
+        raise InvalidRequest(
+            f"--rows: {path} holds a value outside [{low}, {high}]",
+            param="--rows",
+            limit=f"[{low}, {high}]",
+            value=int(rows.max()),
+        )
+    return rows.astype(np.int32)
+
+
+def _sampling(
+    defaults: SamplingParams,
+    greedy: bool,
+    *,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+) -> SamplingParams:
+    given = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if greedy and temperature not in (None, 0):
+        raise InvalidRequest(
+            f"--greedy is temperature 0; --temperature {temperature} contradicts it",
+            param="--temperature",
+            limit=0,
+            value=temperature,
+        )
+    if greedy:
+        changes |= {"temperature": 0.0, "repetition_aware": False}
+    return replace(defaults, **changes)  # type: ignore[arg-type]
+
+
+def _seeds(seed: int | None, count: int) -> list[int]:
+    from declaim.engine.frames import fresh_seed
+
+    if seed is not None:
+        return [seed + index for index in range(count)]
+    seeds = [fresh_seed() for _ in range(count)]
+    for index, value in enumerate(seeds):
+        print(f"seed {index} {value}", file=sys.stderr)
+    return seeds

@@ -1,0 +1,41 @@
+"""Builds a runner on a platform: threads, weights, model and state, in this order."""
+
+from pathlib import Path
+
+import torch
+
+from declaim.checkpoint.random import random_weights
+from declaim.checkpoint.reader import load_weights
+from declaim.config.model import ModelConfig
+from declaim.config.schema import FrameStage
+from declaim.model.frame_lm import FrameLM
+from declaim.parallel.ranks import Ranks
+from declaim.platforms.base import Platform
+from declaim.runner.batch import Batch
+from declaim.runner.runner import Runner
+from declaim.sampling.sampler import FrameSampler
+from declaim.state.device import allocate
+
+
+def build_runner(
+    directory: Path, config: ModelConfig, stage: FrameStage, platform: Platform
+) -> Runner:
+    """Load a checkpoint (or make random weights) and allocate all memory once.
+
+    Raises InvalidCheckpoint for files that do not hold the configured network, InvalidConfig and
+    OutOfMemory for a stage that does not fit the platform.
+    """
+    platform.set_threads(stage.threads)
+    ops = platform.op_table(Ranks())
+    layout = platform.layout(config, stage)
+    with torch.no_grad():
+        if stage.load_format == "random":
+            weights = random_weights(config, ops, stage.seed)
+        else:
+            weights = load_weights(directory, config, ops)
+        candidates = torch.tensor(config.candidates, dtype=torch.int32, device=platform.device)
+        model = FrameLM(config, ops, weights, FrameSampler(config, ops, candidates))
+        state = allocate(config, layout, platform.device)
+        context = min(stage.max_model_len, config.context)
+        batch = Batch(config, platform, layout, stage.max_num_batched_tokens, context)
+    return Runner(config, model, state, batch)

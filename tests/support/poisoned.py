@@ -1,0 +1,201 @@
+"""An engine whose unused memory holds NaN, and which keeps what each request left behind."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from declaim.config.checkpoint import load_model_config
+from declaim.config.schema import FrameStage
+from declaim.contracts.request import FrameRequest, Prompt, SamplingParams
+from declaim.contracts.step import StepKind, StepPlan
+from declaim.engine.frames import FrameEngine, StepReport, load_frame_engine
+from declaim.runner.batch import StepSize, exact_size
+from declaim.scheduler.record import Outcome
+
+Array = NDArray[Any]
+
+
+def request_of(
+    name: str,
+    *,
+    rows: int,
+    seed: int,
+    frames: int,
+    greedy: bool = False,
+    codebooks: int = 4,
+    first: int = 320,
+    width: int = 64,
+) -> FrameRequest:
+    """A request for `micro`: text, speech and text rows from the seed."""
+    generator = np.random.default_rng(seed)
+    array = np.zeros((rows, 1 + codebooks), dtype=np.int32)
+    array[:, 0] = generator.integers(0, 256, rows)
+    speech = slice(rows // 4, rows // 2)
+    array[speech, 1:] = generator.integers(0, width, array[speech, 1:].shape)
+    array[speech, 0] = first + array[speech, 1]
+    sampling = SamplingParams()
+    if greedy:
+        sampling = replace(sampling, temperature=0.0, repetition_aware=False)
+    return FrameRequest(
+        id=name,
+        prompt=Prompt(rows=array, prefix_rows=0),
+        sampling=sampling,
+        seed=seed,
+        max_frames=frames,
+    )
+
+
+class PoisonedEngine:
+    """Runs a FrameEngine on memory that holds NaN wherever nothing live stands.
+
+    Free slots, free pages and the unwritten tail of live pages are NaN before every step; the
+    null slot and the null page stay finite. The books are checked after every step.
+    padding: rows, labelled rows and streams are padded by that many.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        padding: int = 0,
+        chunk_rows: Callable[[FrameRequest, int], int] | None = None,
+        **options: Any,
+    ) -> None:
+        stage = FrameStage(**{"max_num_seqs": 4, "max_model_len": 256, **options})
+        self.config = load_model_config(directory)
+        self.engine: FrameEngine = load_frame_engine(
+            directory, stage, self.config, chunk_rows=chunk_rows
+        )
+        self.state = self.engine.runner.state
+        self.reports: list[StepReport] = []
+        self.slots: dict[str, int] = {}
+        self.running: dict[str, int] = {}
+        self.rows: dict[str, int] = {}
+        self.pages: dict[int, list[int]] = {}
+        self.made: dict[str, dict[str, list[Array]]] = {}
+        self.left: dict[str, dict[str, Array]] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        if padding:
+            self.engine.runner.sizes = lambda plan: padded_size(plan, padding, stage)
+        layout = self.state.layout
+        for slot in range(layout.slots):
+            self._poison_slot(slot)
+        self._poison_pages(range(layout.pages))
+
+    def submit(self, request: FrameRequest) -> None:
+        """Queue a request."""
+        self.engine.submit(request)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request and poison what it owned; False if it was over."""
+        aborted = self.engine.abort(request_id)
+        if aborted:
+            self.outcomes[request_id] = self.engine.outcome(request_id)
+            self._forget(request_id)
+        self.engine.scheduler.check()
+        return aborted
+
+    def run(self) -> None:
+        """Step until every request is over."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """One step; False when there is nothing to do."""
+        report = self.engine.step()
+        if report is None:
+            assert self.engine.scheduler.statistics().pages_reserved == 0
+            return False
+        self.reports.append(report)
+        for admission in report.plan.admissions:
+            self.pages[admission.slot] = []
+        for grant in report.plan.page_grants:
+            self.pages[grant.slot] += grant.pages
+        for span in report.plan.spans:
+            self.rows[span.request_id] = span.length
+            self.slots[span.request_id] = self.running[span.request_id] = span.slot
+        self._record(report)
+        for update in report.updates:
+            if update.outcome is not None:
+                self._keep(update.request_id)
+                self._forget(update.request_id)
+        self.engine.scheduler.check()
+        self._check_null()
+        return True
+
+    def slot_of(self, request_id: str) -> int:
+        """The slot a request ran in."""
+        return self.slots[request_id]
+
+    def trace(self, request_id: str) -> dict[str, Array]:
+        """All a finished request left behind: frames, logits, recurrent state, K and V."""
+        outcome = self.outcomes[request_id]
+        made = {name: np.stack(parts) for name, parts in self.made[request_id].items()}
+        return {"frames": outcome.frames, **made, **self.left[request_id]}
+
+    def _record(self, report: StepReport) -> None:
+        tensors = self.engine.runner.tensors
+        assert tensors is not None
+        for stream, span in enumerate(report.plan.sampled):
+            made = self.made.setdefault(span.request_id, {"main": [], "codes": []})
+            made["main"].append(tensors.main_logits[stream].numpy().copy())
+            made["codes"].append(tensors.code_logits[:, stream].numpy().copy())
+
+    def _keep(self, request_id: str) -> None:
+        slot = self.slots[request_id]
+        self.outcomes[request_id] = outcome = self.engine.outcome(request_id)
+        rows = self.rows[request_id]
+        left: dict[str, Array] = {"rows": np.array(rows), "reason": np.array(str(outcome.reason))}
+        for layer, state in enumerate(self.state.recurrent):
+            left[f"tail {layer}"] = state.tail[slot].numpy().copy()
+            left[f"matrix {layer}"] = state.matrix[slot].numpy().copy()
+        for layer, pages in enumerate(self.state.pages):
+            for name, part in (("k", pages.k), ("v", pages.v)):
+                whole = part[self.pages[slot]].transpose(1, 2).flatten(0, 1)
+                assert whole[rows:].isnan().all(), "an unwritten row of a live page was written"
+                left[f"{name} {layer}"] = whole[:rows].numpy().copy()
+        self.left[request_id] = left
+
+    def _forget(self, request_id: str) -> None:
+        if request_id in self.running:
+            slot = self.running.pop(request_id)
+            self._poison_slot(slot)
+            self._poison_pages(self.pages.pop(slot, []))
+
+    def _poison_slot(self, slot: int) -> None:
+        for state in self.state.recurrent:
+            state.tail[slot] = torch.nan
+            state.matrix[slot] = torch.nan
+        frames = self.state.frames
+        frames.last[slot] = -(2**31)
+        frames.window[slot] = -(2**31)
+        frames.sampling.temperature[slot] = torch.nan
+        frames.sampling.top_p[slot] = torch.nan
+
+    def _poison_pages(self, pages: Iterable[int]) -> None:
+        chosen = list(pages)
+        for layer in self.state.pages:
+            layer.k[chosen] = torch.nan
+            layer.v[chosen] = torch.nan
+
+    def _check_null(self) -> None:
+        for state in self.state.recurrent:
+            assert state.tail[-1].isfinite().all() and state.matrix[-1].isfinite().all()
+        for layer in self.state.pages:
+            assert layer.k[-1].isfinite().all() and layer.v[-1].isfinite().all()
+
+
+def padded_size(plan: StepPlan, extra: int, stage: FrameStage) -> StepSize:
+    """A step's sizes with padding, within the buffers."""
+    size = exact_size(plan)
+    streams = size.streams and min(size.streams + extra, stage.max_num_seqs)
+    if plan.kind is StepKind.DECODE:
+        return StepSize(rows=streams, labelled=0, streams=streams)
+    rows = min(size.rows + extra, stage.max_num_batched_tokens)
+    labelled = size.labelled and min(size.labelled + extra, stage.max_num_batched_tokens)
+    return StepSize(rows=rows, labelled=labelled, streams=streams)
