@@ -130,29 +130,49 @@ def write_pages(k: Tensor, v: Tensor, spans: Spans, pages: Pages) -> None:
     pages.v.transpose(1, 2)[page, offset] = v.to(pages.v.dtype)
 
 
-def read_pages(pages: Pages, table: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """K and V float32 [s, K, context, D] of the pages in table [s, pages], in order.
-
-    Where a table ends early, the rest is the null page's.
+class ContextReader:
+    """Reads K and V of pages into buffers that it keeps: fresh ones of a megabyte cost more in
+    page faults than the copy itself. What it returns holds until the next read; one thread.
     """
-    count, key_heads, page_size, width = pages.k.shape
-    needed = -(-context // page_size)
-    table = table[:, :needed].long()
-    if table.shape[1] < needed:
-        table = functional.pad(table, (0, needed - table.shape[1]), value=count - 1)
-    head = torch.arange(key_heads, device=table.device)[:, None]
-    index = (table[:, None] * key_heads + head).flatten()
 
-    def gather(x: Tensor) -> Tensor:
-        found = x.view(count * key_heads, page_size, width).index_select(0, index)
-        found = found.view(table.shape[0], key_heads, needed * page_size, width)
-        return found[:, :, :context].float().contiguous()
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0)
 
-    return gather(pages.k), gather(pages.v)
+    def read(self, pages: Pages, table: Tensor, context: int) -> tuple[Tensor, Tensor]:
+        """K and V float32 [s, K, context, D] of the pages in table [s, pages], in order.
+
+        Where a table ends early, the rest is the null page's.
+        """
+        count, key_heads, page_size, width = pages.k.shape
+        needed = -(-context // page_size)
+        table = table[:, :needed].long()
+        if table.shape[1] < needed:
+            table = functional.pad(table, (0, needed - table.shape[1]), value=count - 1)
+        head = torch.arange(key_heads, device=table.device)[:, None]
+        index = (table[:, None] * key_heads + head).flatten()
+        buffer = self._space(2 * index.shape[0] * page_size * width, pages.k)
+        found = buffer.view(2, index.shape[0], page_size, width)
+        for source, target in zip((pages.k, pages.v), found, strict=True):
+            blocks = source.view(count * key_heads, page_size, width)
+            torch.index_select(blocks, 0, index, out=target)
+        found = found.view(2, table.shape[0], key_heads, needed * page_size, width)
+        k, v = found[:, :, :, :context].float().contiguous()
+        return k, v
+
+    def _space(self, elements: int, like: Tensor) -> Tensor:
+        kept = self._buffer
+        if kept.numel() < elements or kept.dtype != like.dtype or kept.device != like.device:
+            with torch.inference_mode(False):
+                self._buffer = torch.empty(elements, dtype=like.dtype, device=like.device)
+        return self._buffer[:elements]
 
 
 class AttentionOps:
     """`attend`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reader = ContextReader()
 
     def attend(
         self,
@@ -174,7 +194,7 @@ class AttentionOps:
             y = _attend_within(grouped, k, v, spans)
         else:
             write_pages(k, v, spans, pages)
-            y = _attend_pages(grouped, spans, pages)
+            y = _attend_pages(grouped, spans, pages, self._reader)
         return store((y.view(gate.shape) * sigmoid(gate.float())).to(q.dtype), out)
 
 
@@ -191,7 +211,7 @@ def _attend_within(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     return torch.cat(results)
 
 
-def _attend_pages(q: Tensor, spans: Spans, pages: Pages) -> Tensor:
+def _attend_pages(q: Tensor, spans: Spans, pages: Pages, reader: ContextReader) -> Tensor:
     assert spans.length is not None and spans.table is not None
     host = read_spans(spans, q.shape[0])
     lengths = spans.length.tolist()
@@ -204,7 +224,7 @@ def _attend_pages(q: Tensor, spans: Spans, pages: Pages) -> Tensor:
         context = round_up(max(own_lengths), CONTEXT_BLOCK)
         everything = len(single) == q.shape[0]
         table = spans.table if everything and host.single else spans.table[numbers]
-        keys, values = read_pages(pages, table, context)
+        keys, values = reader.read(pages, table, context)
         if everything:
             return attend_rows(q, own_lengths, keys, values).contiguous()
         y[rows] = attend_rows(q[rows], own_lengths, keys, values)
@@ -214,7 +234,7 @@ def _attend_pages(q: Tensor, spans: Spans, pages: Pages) -> Tensor:
             continue
         length = lengths[number]
         context = round_up(length, CONTEXT_BLOCK)
-        keys, values = read_pages(pages, spans.table[number : number + 1], context)
+        keys, values = reader.read(pages, spans.table[number : number + 1], context)
         values[:, :, length:] = 0.0
         own = q[first : first + count]
         y[first : first + count] = attend_context(own, length - count, keys[0], values[0])

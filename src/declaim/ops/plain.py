@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from declaim.ops.attention import read_pages, write_pages
+from declaim.ops.attention import ContextReader, write_pages
 from declaim.ops.convolution import read_taps
 from declaim.ops.delta_chunked import chunked_rule
 from declaim.ops.delta_rule import delta_rows
@@ -214,7 +214,7 @@ class PlainOps(PlainDenseOps, PlainDeltaOps, RopeOps, FrameOps, DrawOps, RankOps
             if length == 0:
                 results.append(torch.zeros_like(own))
                 continue
-            keys, values = read_pages(pages, spans.table[number : number + 1], length)
+            keys, values = ContextReader().read(pages, spans.table[number : number + 1], length)
             results.append(_causal(own, length - count, keys[0], values[0]))
         y = torch.cat(results).reshape(gate.shape)
         return store(y * gate.sigmoid(), out)

@@ -30,6 +30,7 @@ class RopeOps:
     """`qk_norm_rope`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._frequencies: dict[tuple[int, float], Tensor] = {}
 
     def frequencies(self, rotary: int, theta: float, device: torch.device) -> Tensor:
