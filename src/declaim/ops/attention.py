@@ -42,8 +42,8 @@ def attend_rows(q: Tensor, lengths: list[int], k: Tensor, v: Tensor) -> Tensor:
     set to zero behind the lengths. Returns [s, K, G, D].
     """
     spans, key_heads, group, width = q.shape
-    for values, length in zip(v, lengths, strict=True):
-        values[:, length:] = 0.0
+    for span, length in enumerate(lengths):
+        v[span, :, length:] = 0.0
     v = blocked(pad_width(v))
     k = blocked(k)
     blocks, tiles = k.shape[2], -(-group // TILE)
@@ -57,15 +57,13 @@ def attend_rows(q: Tensor, lengths: list[int], k: Tensor, v: Tensor) -> Tensor:
 
     scores = multiply_batch(query.reshape(-1, TILE, width), flat(k).transpose(1, 2))
     scores = scores.view(*shape, TILE, CONTEXT_BLOCK)
-    for row, length in zip(
-        scores.view(spans, -1, blocks, TILE, CONTEXT_BLOCK), lengths, strict=True
-    ):
+    for span, length in enumerate(lengths):
         whole, rest = divmod(length, CONTEXT_BLOCK)
         if rest:
-            row[:, whole, :, rest:] = float("-inf")
+            scores[span, :, :, whole, :, rest:] = float("-inf")
             whole += 1
         if whole < blocks:
-            row[:, whole:] = float("-inf")
+            scores[span, :, :, whole:] = float("-inf")
     weights = (scores - scores.amax(dim=(3, 5), keepdim=True)).exp_()
     sums = weights.sum(-1, keepdim=True)
     parts = multiply_batch(weights.view(-1, TILE, CONTEXT_BLOCK), flat(v))
