@@ -11,9 +11,11 @@ import torch
 from op_memory import Memory, Part, same_bytes
 from torch import Tensor
 
+from declaim.ops.plain import PlainOps
 from declaim.ops.reference import ReferenceOps
 from declaim.ops.specs import SPECS, op_specs
 from declaim.ops.table import OpTable
+from declaim.parallel.ranks import Ranks
 from declaim.state.frames import FrameState, SamplingTensors
 
 Normal = Callable[..., Tensor]
@@ -21,6 +23,13 @@ Arguments = dict[str, Any]
 
 ROWS, HIDDEN, HEADS, KV_HEADS, WIDTH, SLOTS = 6, 33, 4, 2, 24, 4
 BAND = (10, 21)
+
+
+@pytest.fixture(params=[ReferenceOps, PlainOps], ids=["reference", "plain"])
+def ops(request: pytest.FixtureRequest) -> ReferenceOps:
+    """Every table in turn."""
+    table: ReferenceOps = request.param(Ranks())
+    return table
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,170 @@
-"""The plain table: the reference's values, and gradients that reach every parameter."""
+"""The differentiable table: every op's results and gradients are the reference's, nearly."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import pytest
 import torch
 from op_memory import Memory, Part
 from torch import Tensor
 
-from declaim.ops.block_fp8 import decode, encode
-from declaim.ops.plain import PlainOps
+from declaim.ops.block_fp8 import encode
+from declaim.ops.plain import PlainOps, trainable
 from declaim.ops.reference import ReferenceOps
 from declaim.ops.table import OpTable
 from declaim.parallel.ranks import Ranks
 from declaim.state.step import training_spans
 
 Normal = Callable[..., Tensor]
-Loss = Callable[[OpTable], Tensor]
+Leaves = Mapping[str, Tensor]
 
-LENGTHS = [70, 1, 9, 128]
-ROWS = sum(LENGTHS)
+LENGTHS = [[1], [5, 2], [70, 1, 129]]
+BAND = (10, 21)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of one op on tensors that want gradients."""
+
+    leaves: Leaves
+    call: Callable[[OpTable, Leaves], tuple[Tensor, ...]]
+
+
+def linear(normal: Normal, lengths: list[int]) -> Case:
+    rows = sum(lengths)
+
+    def call(ops: OpTable, on: Leaves) -> tuple[Tensor, ...]:
+        w = ops.prepare_linear(on["w"])
+        return (
+            ops.linear(on["x"], w),
+            ops.linear(on["x"], w, on["base"], epilogue="add"),
+            ops.linear(on["x"], w, epilogue="silu_mul"),
+            ops.linear(on["x"], w, on["base"], on["scale"], epilogue="scaled_add"),
+        )
+
+    leaves = {
+        "x": normal(rows, 33),
+        "w": normal(20, 33),
+        "base": normal(rows, 20),
+        "scale": normal(rows, 1),
+    }
+    return Case(leaves, call)
+
+
+def norms(normal: Normal, lengths: list[int]) -> Case:
+    rows = sum(lengths)
+
+    def call(ops: OpTable, on: Leaves) -> tuple[Tensor, ...]:
+        weight = ops.prepare_vector(on["weight"])
+        position = torch.arange(rows, dtype=torch.int32)
+        turned = [
+            each
+            for interleaved in (False, True)
+            for each in ops.qk_norm_rope(
+                on["q"],
+                on["k"],
+                weight,
+                weight,
+                position,
+                eps=1e-6,
+                rotary=8,
+                theta=1e4,
+                interleaved=interleaved,
+            )
+        ]
+        return (
+            ops.rms_norm(on["k"], weight, eps=1e-6, zero_centred=True),
+            ops.rms_norm(on["k"], weight, eps=1e-6, zero_centred=False),
+            ops.gated_norm(on["q"].view(rows, 2, 24), on["z"], weight, eps=1e-6),
+            *turned,
+        )
+
+    leaves = {
+        "q": normal(rows, 48),
+        "k": normal(rows, 24),
+        "z": normal(rows, 48),
+        "weight": normal(24, scale=0.2),
+    }
+    return Case(leaves, call)
+
+
+def recurrent(normal: Normal, lengths: list[int]) -> Case:
+    rows, heads, widths = sum(lengths), (2, 4), (16, 24)
+    channels = 2 * heads[0] * widths[0] + heads[1] * widths[1]
+
+    def call(ops: OpTable, on: Leaves) -> tuple[Tensor, ...]:
+        spans = training_spans(lengths)
+        qkv = ops.causal_conv(on["x"], ops.prepare_conv(on["conv"]), spans, None)
+        vectors = ops.prepare_vector(on["a_log"]), ops.prepare_vector(on["dt_bias"])
+        return qkv, ops.delta_rule(
+            qkv, on["b"], on["a"], *vectors, spans, None, heads=heads, widths=widths
+        )
+
+    leaves = {
+        "x": normal(rows, channels),
+        "conv": normal(channels, 4, scale=0.5),
+        "b": normal(rows, 4),
+        "a": normal(rows, 4),
+        "a_log": normal(4),
+        "dt_bias": normal(4),
+    }
+    return Case(leaves, call)
+
+
+def attend(normal: Normal, lengths: list[int]) -> Case:
+    rows = sum(lengths)
+
+    def call(ops: OpTable, on: Leaves) -> tuple[Tensor, ...]:
+        spans = training_spans(lengths)
+        q, k = on["q"].view(rows, 4, 24), on["k"].view(rows, 2, 24)
+        return (ops.attend(q, k, on["v"], on["gate"], spans, None),)
+
+    widths = {"q": 96, "k": 48, "v": 48, "gate": 96}
+    return Case({name: normal(rows, width) for name, width in widths.items()}, call)
+
+
+def experts(normal: Normal, lengths: list[int]) -> Case:
+    rows = sum(lengths)
+
+    def call(ops: OpTable, on: Leaves) -> tuple[Tensor, ...]:
+        weights, ids = ops.router(on["x"], ops.prepare_linear(on["router"]), top_k=3)
+        handle = ops.prepare_experts(on["gate_up"].unbind(), on["down"].unbind())
+        return weights, ops.experts(on["x"], weights, ids, handle, on["base"])
+
+    leaves = {
+        "x": normal(rows, 33),
+        "base": normal(rows, 33),
+        "router": normal(8, 33),
+        "gate_up": normal(8, 48, 33, scale=0.2),
+        "down": normal(8, 33, 24, scale=0.2),
+    }
+    return Case(leaves, call)
+
+
+def frames(normal: Normal, lengths: list[int]) -> Case:
+    rows = sum(lengths)
+    frame_rows = torch.arange(rows * 5, dtype=torch.int32).view(rows, 5) % 12
+    frame_rows[:, 0] += 5
+
+    def call(ops: OpTable, on: Leaves) -> tuple[Tensor, ...]:
+        table, codebooks = ops.prepare_table(on["table"]), ops.prepare_table(on["codebooks"])
+        extra = ops.extra_codes(frame_rows, codebooks, band=BAND, first=2)
+        norm = ops.prepare_vector(on["norm"])
+        return (
+            ops.embed(frame_rows, table, codebooks, band=BAND, codes=1),
+            ops.tower_input(
+                on["h"], frame_rows, table, extra, norm, norm, column=2, band=BAND, eps=1e-6
+            ),
+            ops.gather_rows(on["h"], torch.tensor([rows - 1, -1, 0], dtype=torch.int32)),
+        )
+
+    leaves = {
+        "h": normal(rows, 24),
+        "table": normal(40, 24),
+        "codebooks": normal(48, 24),
+        "norm": normal(24, scale=0.2),
+    }
+    return Case(leaves, call)
 
 
 @pytest.fixture
@@ -27,263 +172,98 @@ def plain() -> PlainOps:
     return PlainOps(Ranks())
 
 
-def compare(plain: PlainOps, ops: ReferenceOps, run: Loss, tolerance: float = 2e-5) -> None:
-    """The same call on both tables."""
-    torch.testing.assert_close(run(plain), run(ops), rtol=tolerance, atol=tolerance)
-
-
-def gradients(run: Callable[[], Tensor], leaves: dict[str, Tensor]) -> None:
-    """Every leaf gets a finite gradient that agrees with a step along a fixed direction.
-
-    In float32 a difference quotient is coarse, so the comparison is to a few percent.
-    """
-    generator = torch.Generator().manual_seed(4)
-    weights = torch.randn(run().shape, generator=generator)
-
-    def loss() -> Tensor:
-        return (run().double() * weights.double()).sum()
-
-    loss().backward()
-    for name, leaf in leaves.items():
-        gradient = leaf.grad
-        assert gradient is not None and torch.isfinite(gradient).all(), name
-        direction = gradient / gradient.norm()
-        step = 1e-2
-        with torch.no_grad():
-            leaf.add_(direction, alpha=step)
-            ahead = loss()
-            leaf.sub_(direction, alpha=2 * step)
-            behind = loss()
-            leaf.add_(direction, alpha=step)
-        slope = float((ahead - behind) / (2 * step))
-        assert slope == pytest.approx(float(gradient.norm()), rel=0.05), name
-
-
-def leaves_of(**tensors: Tensor) -> dict[str, Tensor]:
-    return {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
-
-
-def test_handles_are_the_tensors_themselves(plain: PlainOps, normal: Normal) -> None:
-    weight = normal(6, 5)
-    assert plain.prepare_linear(weight) is weight
-    assert plain.prepare_vector(weight[0]).data_ptr() == weight.data_ptr()
-    assert plain.prepare_conv(weight) is weight
-    assert plain.prepare_table(weight) is weight
-    experts = plain.prepare_experts([weight], [weight])
-    assert experts.gate_up[0] is weight and experts.down[0] is weight
-    assert experts.shape == (1, 6, 5)
-
-
-@pytest.mark.parametrize("epilogue", ["store", "add", "silu_mul", "scaled_add"])
-def test_linear(plain: PlainOps, ops: ReferenceOps, normal: Normal, epilogue: str) -> None:
-    parts = {"x": normal(7, 10), "weight": normal(12, 10)}
-    if epilogue in ("add", "scaled_add"):
-        parts["base"] = normal(7, 12)
-    if epilogue == "scaled_add":
-        parts["scale"] = normal(7, 1)
-    leaves = leaves_of(**parts)
-
-    def run(table: OpTable) -> Tensor:
-        w = table.prepare_linear(leaves["weight"])
-        base, scale = leaves.get("base"), leaves.get("scale")
-        return table.linear(leaves["x"], w, base, scale, epilogue=epilogue)
-
-    compare(plain, ops, run)
-    gradients(partial(run, plain), leaves)
-
-
-@pytest.mark.parametrize("zero_centred", [False, True])
-def test_rms_norm(plain: PlainOps, ops: ReferenceOps, normal: Normal, zero_centred: bool) -> None:
-    leaves = leaves_of(x=normal(5, 12), weight=normal(12))
-
-    def run(table: OpTable) -> Tensor:
-        w = table.prepare_vector(leaves["weight"])
-        return table.rms_norm(leaves["x"], w, eps=1e-6, zero_centred=zero_centred)
-
-    compare(plain, ops, run)
-    gradients(partial(run, plain), leaves)
-
-
-def test_gated_norm(plain: PlainOps, ops: ReferenceOps, normal: Normal) -> None:
-    leaves = leaves_of(o=normal(5, 3, 8), z=normal(5, 24), weight=normal(8))
-
-    def run(table: OpTable) -> Tensor:
-        w = table.prepare_vector(leaves["weight"])
-        return table.gated_norm(leaves["o"], leaves["z"], w, eps=1e-6)
-
-    compare(plain, ops, run)
-    gradients(partial(run, plain), leaves)
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_qk_norm_rope(
-    plain: PlainOps, ops: ReferenceOps, normal: Normal, interleaved: bool
-) -> None:
-    leaves = leaves_of(q=normal(6, 48), k=normal(6, 24), q_weight=normal(12), k_weight=normal(12))
-    position = torch.arange(6, dtype=torch.int32) * 37
-
-    def run(table: OpTable) -> Tensor:
-        q_weight = table.prepare_vector(leaves["q_weight"])
-        k_weight = table.prepare_vector(leaves["k_weight"])
-        q, k = table.qk_norm_rope(
-            leaves["q"],
-            leaves["k"],
-            q_weight,
-            k_weight,
-            position,
-            eps=1e-6,
-            rotary=8,
-            theta=1e4,
-            interleaved=interleaved,
-        )
-        return torch.cat((q, k), dim=1)
-
-    compare(plain, ops, run)
-    gradients(partial(run, plain), leaves)
-
-
-def test_causal_conv(plain: PlainOps, ops: ReferenceOps, normal: Normal) -> None:
-    leaves = leaves_of(x=normal(ROWS, 6), weight=normal(6, 4))
-    spans = training_spans(LENGTHS)
-
-    def run(table: OpTable) -> Tensor:
-        w = table.prepare_conv(leaves["weight"])
-        return table.causal_conv(leaves["x"], w, spans, None)
-
-    compare(plain, ops, run)
-    gradients(partial(run, plain), leaves)
-
-
-@pytest.mark.parametrize("name", ["delta_rule", "delta_rule_chunked"])
-def test_delta_rule(plain: PlainOps, ops: ReferenceOps, normal: Normal, name: str) -> None:
-    """Against the row-by-row rule of the reference, whichever form is asked for."""
-    heads, widths = (2, 4), (8, 12)
-    leaves = leaves_of(
-        qkv=normal(ROWS, 80),
-        b=normal(ROWS, 4),
-        a=normal(ROWS, 4),
-        a_log=normal(4, scale=0.5),
-        dt_bias=normal(4),
-    )
-    spans = training_spans(LENGTHS)
-
-    def run(table: OpTable, name: str) -> Tensor:
-        a_log = table.prepare_vector(leaves["a_log"])
-        dt_bias = table.prepare_vector(leaves["dt_bias"])
-        rows = leaves["qkv"], leaves["b"], leaves["a"]
-        op = getattr(table, name)
-        result: Tensor = op(*rows, a_log, dt_bias, spans, None, heads=heads, widths=widths)
-        return result
-
-    torch.testing.assert_close(run(plain, name), run(ops, "delta_rule"), rtol=1e-4, atol=1e-5)
-    gradients(partial(run, plain, name), leaves)
-
-
-def test_attend(plain: PlainOps, ops: ReferenceOps, normal: Normal) -> None:
-    leaves = leaves_of(
-        q=normal(ROWS, 4, 12), k=normal(ROWS, 2, 12), v=normal(ROWS, 24), gate=normal(ROWS, 48)
-    )
-    spans = training_spans(LENGTHS)
-
-    def run(table: OpTable) -> Tensor:
-        q, k, v, gate = leaves.values()
-        return table.attend(q, k, v, gate, spans, None)
-
-    compare(plain, ops, run)
-    gradients(partial(run, plain), leaves)
-
-
-def test_router_and_experts(plain: PlainOps, ops: ReferenceOps, normal: Normal) -> None:
-    leaves = leaves_of(
-        x=normal(9, 8),
-        gate=normal(6, 8),
-        gate_up=normal(6, 10, 8, scale=0.5),
-        down=normal(6, 8, 5, scale=0.5),
-        base=normal(9, 8),
-    )
-
-    def run(table: OpTable) -> Tensor:
-        weights, ids = table.router(leaves["x"], table.prepare_linear(leaves["gate"]), top_k=3)
-        assert weights.dtype == torch.float32 and ids.dtype == torch.int32
-        experts = table.prepare_experts(list(leaves["gate_up"]), list(leaves["down"]))
-        return table.experts(leaves["x"], weights, ids, experts, leaves["base"])
-
-    compare(plain, ops, run)
-    gradients(partial(run, plain), leaves)
-
-
-def test_block_fp8_experts(plain: PlainOps, normal: Normal) -> None:
-    weights, ids = torch.rand(4, 1), torch.zeros(4, 1, dtype=torch.int32)
-    gate_up, down = encode(normal(10, 8)), encode(normal(8, 5))
-    x, base = normal(4, 8), normal(4, 8)
-    found = plain.experts(x, weights, ids, plain.prepare_experts([gate_up], [down]), base)
-    dense = plain.prepare_experts([decode(gate_up)], [decode(down)])
-    assert torch.equal(found, plain.experts(x, weights, ids, dense, base))
-
-
-def test_frame_inputs(plain: PlainOps, ops: ReferenceOps, normal: Normal) -> None:
-    band = (4, 9)
+def run(case: Case, ops: OpTable) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Results, and the gradients of a fixed weighting of all of them."""
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in case.leaves.items()}
+    results = case.call(ops, leaves)
     generator = torch.Generator().manual_seed(3)
-    rows = torch.randint(0, 6, (12, 5), generator=generator, dtype=torch.int32)
-    rows[:, 0] += torch.arange(12, dtype=torch.int32) % 8
-    leaves = leaves_of(
-        table=normal(16, 8),
-        codebooks=normal(24, 8),
-        own=normal(6, 8),
-        enorm=normal(8),
-        hnorm=normal(8),
+    total = torch.zeros(())
+    for result in results:
+        total = total + (result * torch.randn(result.shape, generator=generator)).sum()
+    found = torch.autograd.grad(total, list(leaves.values()))
+    return results, dict(zip(leaves, found, strict=True))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("make", [linear, norms, recurrent, attend, experts, frames])
+def test_results_and_gradients_are_the_references(
+    ops: ReferenceOps,
+    plain: PlainOps,
+    normal: Normal,
+    make: Callable[[Normal, list[int]], Case],
+    lengths: list[int],
+) -> None:
+    case = make(normal, lengths)
+    wanted, wanted_gradients = run(case, ops)
+    found, found_gradients = run(case, plain)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)
+    for name, gradient in found_gradients.items():
+        scale = float(wanted_gradients[name].abs().max())
+        torch.testing.assert_close(
+            gradient, wanted_gradients[name], rtol=1e-3, atol=1e-4 * scale + 1e-6, msg=name
+        )
+
+
+def test_it_promises_nothing_and_says_so(plain: PlainOps) -> None:
+    assert plain.name == "plain"
+    assert not plain.exact
+
+
+def test_handles_are_the_weights_themselves(plain: PlainOps, normal: Normal) -> None:
+    weight, vector = normal(4, 4), normal(4)
+    for prepare in (plain.prepare_linear, plain.prepare_conv, plain.prepare_table):
+        assert prepare(weight) is weight
+    assert plain.prepare_vector(vector) is vector
+    handle = plain.prepare_experts([weight.bfloat16(), weight.bfloat16()], [weight, weight])
+    tensors = trainable({"head": weight, "routed": handle})
+    assert list(tensors) == ["head", "routed.gate_up", "routed.down"]
+    assert tensors["head"] is weight
+    assert torch.equal(tensors["routed.gate_up"][1], weight.bfloat16().float())
+    assert torch.equal(tensors["routed.down"], torch.stack([weight, weight]))
+
+
+def test_block_fp8_experts_are_decoded(ops: ReferenceOps, plain: PlainOps, normal: Normal) -> None:
+    gate_up = [encode(normal(48, 33)) for _ in range(4)]
+    down = [encode(normal(33, 24)) for _ in range(4)]
+    x, base, weights = normal(7, 33), normal(7, 33), normal(7, 2).abs()
+    ids = normal(7, 4).argsort(-1)[:, :2].int()
+    wanted, found = (
+        table.experts(x, weights, ids, table.prepare_experts(gate_up, down), base)
+        for table in (ops, plain)
     )
-
-    def run(table: OpTable) -> Tensor:
-        codebooks = table.prepare_table(leaves["codebooks"])
-        h = table.embed(rows, table.prepare_table(leaves["table"]), codebooks, band=band, codes=2)
-        extra = table.extra_codes(rows, codebooks, band=band, first=3)
-        own = table.prepare_table(leaves["own"])
-        enorm = table.prepare_vector(leaves["enorm"])
-        hnorm = table.prepare_vector(leaves["hnorm"])
-        return table.tower_input(h, rows, own, extra, enorm, hnorm, column=2, band=band, eps=1e-6)
-
-    compare(plain, ops, run)
-    gradients(partial(run, plain), leaves)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-5 * float(wanted.abs().max()))
 
 
-def test_state_and_pages(plain: PlainOps, ops: ReferenceOps, normal: Normal) -> None:
-    """A prompt, then a decode row, through tail, state and pages as the reference does."""
-    memory = Memory(slots=2, pages=7)
-    pages = memory.stream_pages(2, 21)
-    weight, a_log, dt_bias = normal(80, 4), normal(4), normal(4)
-    rows, b, a = normal(21, 80), normal(21, 4), normal(21, 4)
-    q, k, v, gate = normal(21, 4, 12), normal(21, 2, 12), normal(21, 24), normal(21, 48)
+def test_state_is_read_and_written_as_the_reference_does(
+    ops: ReferenceOps, plain: PlainOps, normal: Normal
+) -> None:
+    """Two cuts of two streams with state and pages, beside padding."""
+    memory = Memory(slots=4, pages=12)
+    pages = [memory.stream_pages(0, 40), memory.stream_pages(1, 40)]
+    qkv, heads, widths = normal(60, 112), (1, 2), (16, 40)
+    b, a, a_log, dt_bias = normal(60, 2), normal(60, 2), normal(2), normal(2)
+    conv = normal(112, 4)
+    q, k, v, gate = normal(60, 4, 24), normal(60, 2, 24), normal(60, 48), normal(60, 96)
 
-    def run(table: OpTable) -> Tensor:
-        tail, state = memory.slot_state(3, 80), memory.slot_state(4, 8, 12)
-        tail[1] = state[1] = 0.0
-        kept = memory.page_state(2, 12)
-        conv = table.prepare_conv(weight)
+    def outputs(table: OpTable) -> list[Tensor]:
+        tail, state = memory.slot_state(3, 112), memory.slot_state(2, 16, 40)
+        tail[:2], state[:2] = 0.0, 0.0
+        kept = memory.page_state(2, 24)
         vectors = table.prepare_vector(a_log), table.prepare_vector(dt_bias)
-        results = []
-        for first, count in [(0, 20), (20, 1)]:
-            spans = memory.spans([Part(1, first, count, pages)])
-            own = slice(first, first + count)
-            qkv = table.causal_conv(rows[own], conv, spans, tail)
-            o = table.delta_rule(
-                qkv, b[own], a[own], *vectors, spans, state, heads=(2, 4), widths=(8, 12)
-            )
-            y = table.attend(q[own], k[own], v[own], gate[own], spans, kept)
-            results.append(torch.cat((o.flatten(1), y), dim=1))
-        return torch.cat([*(result.flatten() for result in results), state[1].flatten()])
+        made = []
+        for first, counts in ((0, (17, 4)), (21, (1, 33))):
+            done = (0, 0) if first == 0 else (17, 4)
+            parts = [Part(i, done[i], counts[i], pages[i]) for i in range(2)]
+            spans = memory.spans(parts, padding=2)
+            rows = slice(first, first + sum(counts) + 2)
+            mixed = table.causal_conv(qkv[rows], table.prepare_conv(conv), spans, tail)
+            args = (mixed, b[rows], a[rows], *vectors, spans, state)
+            made.append(table.delta_rule(*args, heads=heads, widths=widths))
+            made.append(table.attend(q[rows], k[rows], v[rows], gate[rows], spans, kept))
+        chosen = [page for each in pages for page in each]
+        written = [part[chosen].nan_to_num() for part in (kept.k, kept.v)]
+        return [*made, tail[:2], state[:2], *written]
 
-    compare(plain, ops, run)
-
-
-def test_draws_are_the_reference_s(plain: PlainOps, ops: ReferenceOps) -> None:
-    seed, counter = torch.arange(3), torch.arange(3)
-    slot = torch.tensor([2, 0], dtype=torch.int32)
-    found = plain.noise(seed, counter, slot, draws=2, width=5)
-    assert torch.equal(found, ops.noise(seed, counter, slot, draws=2, width=5))
-
-
-def test_results_go_to_out(plain: PlainOps, normal: Normal) -> None:
-    x, weight, out = normal(3, 8), normal(4, 8), torch.empty(3, 4)
-    assert plain.linear(x, plain.prepare_linear(weight), out=out) is out
-    torch.testing.assert_close(out, x @ weight.t())
+    for found, wanted in zip(outputs(plain), outputs(ops), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-5)

@@ -12,6 +12,7 @@ PUBLIC_METHODS = 12
 MANY_METHODS = {
     "declaim.config.section.Section": "one method a kind of value that a key may have",
     "declaim.ops.table.OpTable": "one method an op: the contract is one list",
+    "declaim.ops.reference.ReferenceOps": "one method an op, as the contract says",
 }
 MANY_ATTRIBUTES = {
     "declaim.nano.shapes.Shape": "one field a size in which the shapes differ",

@@ -7,6 +7,7 @@ comes by constructor; what it computes on (step tensors, state) by argument.
 from collections.abc import Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from declaim.config.model import ModelConfig
@@ -15,7 +16,7 @@ from declaim.model.tower import Tower
 from declaim.ops.table import Handle, OpTable
 from declaim.state.device import DeviceState
 from declaim.state.frames import FrameState
-from declaim.state.step import StepTensors
+from declaim.state.step import Spans, StepTensors
 
 
 class Sampler(Protocol):
@@ -76,7 +77,20 @@ class FrameLM:
         h = self.ops.gather_rows(step.hidden, spans.index)
         rows = self.ops.gather_rows(step.rows, spans.index)
         labels = self.ops.gather_rows(step.labels, spans.index)
-        self.tower.fill(h, rows, labels, spans, state)
+        self.tower.known_frames(h, rows, labels, spans, state)
+
+    def known_logits(self, rows: Tensor, labels: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
+        """Logits of whole sequences whose frames are known; differentiable if the op table is.
+
+        rows int32 [n, 1 + Q] and labels, the frame after each -> main [n, candidates] and codes
+        [Q - 1, n, V]. spans: of every sequence, without state.
+        """
+        hidden = self.backbone(rows, spans, None)
+        main = self.ops.linear(hidden, self.lm_head)
+        outputs = self.tower.known_frames(hidden, rows, labels, spans, None)
+        heads = [layer.head for layer in self.tower.layers if layer.head is not None]
+        codes = [self.ops.linear(h, head) for h, head in zip(outputs, heads, strict=True)]
+        return main, torch.stack(codes)
 
     def run_frame(self, step: StepTensors, state: DeviceState) -> None:
         """One frame for each sampled row, into step.frames, then into the slots' state."""

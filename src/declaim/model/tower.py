@@ -90,14 +90,18 @@ class Tower:
             return (None,) * len(self.layers)
         return state.pages[-len(self.layers) :]
 
-    def fill(
-        self, h: Tensor, rows: Tensor, labels: Tensor, spans: Spans, state: DeviceState
-    ) -> None:
-        """Write K and V of rows whose next frame is known.
+    def known_frames(
+        self, h: Tensor, rows: Tensor, labels: Tensor, spans: Spans, state: DeviceState | None
+    ) -> list[Tensor]:
+        """Rows whose next frame is known: each residual layer's output [n, dim], in layer order.
 
-        h [n, dim] backbone rows, rows and labels int32 [n, 1 + Q].
+        h [n, dim] backbone rows, rows and labels int32 [n, 1 + Q]. Writes K and V into the state.
         """
         extra: Tensor | None = self.extra(rows)
+        outputs = []
         for layer, pages in zip(self.layers, self.layer_pages(state), strict=True):
             h = layer(h, labels, extra, spans, pages)
             extra = None
+            if layer.head is not None:
+                outputs.append(h)
+        return outputs

@@ -1,173 +1,206 @@
-"""The gated delta rule, row by row, and the gated norm after it."""
+"""The delta-net layer's stateful ops: causal convolution and gated delta rule.
+
+Both run over spans: rows of one slot, whose state is read before the span and written after it.
+"""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from declaim.ops.dense import VectorWeight
-from declaim.ops.elementwise import norm_rows, sigmoid, silu, softplus, store
-from declaim.ops.host_spans import HostSpans, read_spans
+from declaim.ops.activations import sigmoid, silu, softplus
 from declaim.state.step import Spans
 
-NORM_EPS = 1e-6
-"""Under the root of the l2 norm of q and k."""
+CHUNK = 64
+"""Rows of a chunk of the chunked form."""
+
+
+def live_spans(spans: Spans) -> tuple[list[int], list[int], list[int]]:
+    """Of every span that has rows, in order: its number, its first row, its row count."""
+    start = spans.start.tolist()
+    numbers = [i for i in range(len(start) - 1) if start[i + 1] > start[i]]
+    return numbers, [start[i] for i in numbers], [start[i + 1] - start[i] for i in numbers]
+
+
+def span_slots(spans: Spans, numbers: list[int]) -> Tensor:
+    """The slots of some spans, int64."""
+    assert spans.slot is not None, "state needs spans with slots"
+    slot = spans.slot.tolist()
+    return torch.tensor([slot[number] for number in numbers])
+
+
+def causal_conv(x: Tensor, weight: Tensor, spans: Spans, tail: Tensor | None) -> Tensor:
+    """silu of the depthwise convolution, x [n, channels], weight [channels, kernel].
+
+    Every row gathers its own taps, from the span's rows or from the slot's tail, and adds them
+    oldest first.
+    """
+    numbers, first, count = live_spans(spans)
+    assert sum(count) == len(x), "every row belongs to a span"
+    keep = weight.shape[1] - 1
+    if tail is None:
+        history = x.new_zeros(len(numbers) * keep, x.shape[1])
+    else:
+        slots = span_slots(spans, numbers)
+        history = tail.index_select(0, slots).flatten(0, 1).to(x.dtype)
+    source = torch.cat([history, x])
+    taps: list[list[int]] = [[] for _ in range(keep + 1)]
+    last: list[int] = []
+    for span, (start, length) in enumerate(zip(first, count, strict=True)):
+        place = [*range(span * keep, (span + 1) * keep)]
+        place += range(len(history) + start, len(history) + start + length)
+        for tap in range(keep + 1):
+            taps[tap] += place[tap : tap + length]
+        last += place[length:]
+    met = source.index_select(0, torch.tensor(taps).flatten()).view(keep + 1, *x.shape)
+    y = met[0] * weight[:, 0]
+    for tap in range(1, keep + 1):
+        y = y + met[tap] * weight[:, tap]
+    if tail is not None:
+        held = source.index_select(0, torch.tensor(last)).view(len(numbers), keep, -1)
+        tail[slots] = held.to(tail.dtype)
+    return silu(y)
 
 
 @dataclass(frozen=True)
-class DeltaRows:
-    """The rows' part of the rule, float32.
+class DeltaInputs:
+    """What a row brings to the delta rule, float32; value heads share keys by groups.
 
-    q, k [n, key heads, key width], normalised, q scaled. v [n, value heads, value width].
-    beta, log_decay [n, value heads].
+    q, k [n, value heads, key width]; v [n, value heads, value width]; beta, g [n, value heads],
+    g the logarithm of the decay.
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
     beta: Tensor
-    log_decay: Tensor
+    g: Tensor
 
 
-def delta_rows(
+def delta_inputs(
     qkv: Tensor,
-    beta: Tensor,
-    log_decay: Tensor,
+    b: Tensor,
+    a: Tensor,
+    a_log: Tensor,
+    dt_bias: Tensor,
+    *,
     heads: tuple[int, int],
     widths: tuple[int, int],
-) -> DeltaRows:
-    """Split qkv [n, q | k | v blocks] into heads; normalise q and k, scale q. Differentiable."""
-    rows = qkv.shape[0]
-    keys = heads[0] * widths[0]
-    qkv = qkv.float()
-    qk = qkv[:, : 2 * keys].reshape(rows, 2 * heads[0], widths[0])
-    qk = qk * (qk * qk).sum(-1, keepdim=True).add_(NORM_EPS).rsqrt_()
-    return DeltaRows(
-        q=qk[:, : heads[0]] * widths[0] ** -0.5,
-        k=qk[:, heads[0] :],
-        v=qkv[:, 2 * keys :].reshape(rows, heads[1], widths[1]),
-        beta=beta,
-        log_decay=log_decay,
+) -> DeltaInputs:
+    """Split, normalise and scale the rows of a layer."""
+    rows, (key_heads, value_heads), (key_width, value_width) = qkv.shape[0], heads, widths
+    keys = key_heads * key_width
+    both = qkv[:, : 2 * keys].float().reshape(rows, 2, key_heads, key_width)
+    both = both * torch.rsqrt((both * both).sum(-1, keepdim=True) + 1e-6)
+    both = both.unsqueeze(3).expand(-1, -1, -1, value_heads // key_heads, -1).flatten(2, 3)
+    v = qkv[:, 2 * keys :].float().reshape(rows, value_heads, value_width)
+    g = -torch.exp(a_log) * softplus(a.float() + dt_bias)
+    return DeltaInputs(both[:, 0] * key_width**-0.5, both[:, 1], v, sigmoid(b.float()), g)
+
+
+def delta_rule(inputs: DeltaInputs, spans: Spans, state: Tensor | None) -> Tensor:
+    """Row by row, all spans side by side; o float32 [n, value heads, value width].
+
+    The n-th rows of all spans make one turn; spans are ordered longest first, so that those
+    which still have rows are the leading ones.
+    """
+    numbers, first, count = live_spans(spans)
+    order = sorted(range(len(numbers)), key=lambda i: -count[i])
+    turns = [sum(length > turn for length in count) for turn in range(max(count, default=0))]
+    rows = [first[i] + turn for turn, width in enumerate(turns) for i in order[:width]]
+    assert len(rows) == len(inputs.v), "every row belongs to a span"
+    in_order = rows == list(range(len(rows)))
+    index = torch.tensor(rows)
+    heads, key_width, value_width = *inputs.k.shape[1:], inputs.v.shape[-1]
+    if state is None:
+        s = torch.zeros(len(numbers), heads, key_width, value_width)
+    else:
+        slots = span_slots(spans, [numbers[i] for i in order])
+        s = state.index_select(0, slots).float()
+
+    def by_turn(part: Tensor) -> tuple[Tensor, ...]:
+        ordered = part if in_order else part.index_select(0, index)
+        return tuple(ordered.split(turns))
+
+    each = (
+        by_turn(inputs.q.unsqueeze(-1)),
+        by_turn(inputs.k.unsqueeze(-1)),
+        by_turn(inputs.v),
+        by_turn(inputs.beta.unsqueeze(-1)),
+        by_turn(torch.exp(inputs.g)[..., None, None]),
     )
+    made = []
+    for q, k, v, beta, decay in zip(*each, strict=True):
+        live = s[: len(q)] * decay
+        error = beta * (v - (live * k).sum(-2))
+        live = live + k * error.unsqueeze(-2)
+        if state is not None and state.dtype != torch.float32:
+            live = live.to(state.dtype).float()
+        made.append((live * q).sum(-2))
+        s = live if len(live) == len(s) else torch.cat([live, s[len(live) :]])
+    out = torch.cat(made)
+    if not in_order:
+        out = torch.empty_like(out).index_copy(0, index, out)
+    if state is not None:
+        state[slots] = s.to(state.dtype)
+    return out
 
 
-def gates(b: Tensor, a: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
-    """beta = sigmoid(b) and log decay = -exp(a_log) softplus(a + dt_bias), [n, value heads]."""
-    rate = softplus(a.float() + dt_bias)
-    return sigmoid(b.float()), rate.mul_(a_log.exp()).neg_()
+def delta_rule_chunked(inputs: DeltaInputs, spans: Spans, state: Tensor | None) -> Tensor:
+    """The same recurrence in chunks of 64 rows, by two triangular solves each.
 
-
-def time_order(host: HostSpans) -> tuple[list[int], list[int], list[int]]:
-    """Order for going through all spans at once, one row of each a step.
-
-    Returns the order of spans (longest first), the rows in time order (all first rows, then all
-    second rows, ...) and the number of rows of each step: the spans that still run lead.
+    Within a chunk, with c the running sum of g and D[i, j] = exp(c_i - c_j) for j <= i:
+    A = I + tril(beta K K^T * D, -1), U = A^-1 (beta V), W = A^-1 (beta K exp(c)),
+    N = U - W S, o = (Q exp(c)) S + (Q K^T * D) N, S' = exp(c_last) S + (K exp(c_last - c))^T N.
     """
-    spans = sorted(range(len(host.counts)), key=lambda i: -host.counts[i])
-    rows: list[int] = []
-    widths: list[int] = []
-    for time in range(host.counts[spans[0]] if spans else 0):
-        running = [host.starts[i] + time for i in spans if host.counts[i] > time]
-        rows.extend(running)
-        widths.append(len(running))
-    return spans, rows, widths
+    numbers, _, count = live_spans(spans)
+    parts = tuple(
+        padded(part, count).transpose(1, 2)
+        for part in (inputs.q, inputs.k, inputs.v, inputs.beta, inputs.g)
+    )
+    if state is None:
+        shape = (len(numbers), *inputs.k.shape[1:], inputs.v.shape[-1])
+        s = inputs.v.new_zeros(shape)
+    else:
+        slots = span_slots(spans, numbers)
+        s = state[slots].float()
+    made = []
+    for chunk in zip(*(part.split(CHUNK, 2) for part in parts), strict=True):
+        o, s = _chunk(chunk, s)
+        made.append(o)
+    if state is not None:
+        state[slots] = s.to(state.dtype)
+    return joined(torch.cat(made, 2).transpose(1, 2), count)
 
 
-def advance(state: Tensor, rows: DeltaRows, first: int, last: int) -> tuple[Tensor, Tensor]:
-    """One row of each running span: state [spans, value heads, key width, value width].
+def padded(rows: Tensor, count: list[int]) -> Tensor:
+    """Rows [n, ...] of spans of `count` rows each -> [spans, longest, ...], filled up with 0."""
+    return pad_sequence(rows.split(count), batch_first=True)
 
-    Returns the result [spans, value heads, value width] and the new state; writes nothing.
+
+def joined(batch: Tensor, count: list[int]) -> Tensor:
+    """What `padded` made, back to rows [n, ...]."""
+    return torch.cat([rows[:length] for rows, length in zip(batch, count, strict=True)])
+
+
+def _chunk(chunk: tuple[Tensor, ...], s: Tensor) -> tuple[Tensor, Tensor]:
+    """q, k, v, beta, g [spans, heads, rows(, width)] and s -> o [spans, heads, rows, width], s.
+
+    Rows that only fill up (q, k, v, beta and g are 0) leave s as it is.
     """
-    spans, value_heads, key_width, value_width = state.shape
-    key_heads = rows.k.shape[1]
-    # [spans, key heads, value heads a key head, key width, value width]
-    grouped = state.view(spans, key_heads, value_heads // key_heads, key_width, value_width)
-    q = rows.q[first:last, :, None, :, None]
-    k = rows.k[first:last, :, None, :, None]
-    v = rows.v[first:last].reshape(spans, key_heads, -1, value_width)
-    beta = rows.beta[first:last].reshape(spans, key_heads, -1, 1)
-    decay = rows.log_decay[first:last].exp().reshape(spans, key_heads, -1, 1, 1)
-    decayed = grouped * decay
-    change = (v - (decayed * k).sum(-2)) * beta
-    changed = (k * change.unsqueeze(-2)).add_(decayed)
-    result = (changed * q).sum(-2)
-    return result.view(spans, value_heads, value_width), changed.view(state.shape)
-
-
-def run_rows(
-    rows: DeltaRows, steps: list[int], state: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """All steps of `time_order`: results in its order of rows, and the last states.
-
-    state [spans, ...] float32 in its order of spans, rounded to dtype after every row.
-    """
-    results: list[Tensor] = [rows.v[:0]]
-    ended: list[Tensor] = []
-    first = 0
-    for running in steps:
-        if running < state.shape[0]:
-            ended.append(state[running:])
-            state = state[:running]
-        result, state = advance(state, rows, first, first + running)
-        if dtype != torch.float32:
-            state = state.to(dtype).float()
-        results.append(result)
-        first += running
-    return torch.cat(results), torch.cat([state, *reversed(ended)])
-
-
-class DeltaRuleOps:
-    """`delta_rule` and `gated_norm`."""
-
-    def delta_rule(
-        self,
-        qkv: Tensor,
-        b: Tensor,
-        a: Tensor,
-        a_log: VectorWeight,
-        dt_bias: VectorWeight,
-        spans: Spans,
-        state: Tensor | None,
-        *,
-        heads: tuple[int, int],
-        widths: tuple[int, int],
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """See OpTable; a state of another dtype is rounded after every row."""
-        beta, log_decay = gates(b, a, a_log.value, dt_bias.value)
-        rows = delta_rows(qkv, beta, log_decay, heads, widths)
-        host = read_spans(spans, qkv.shape[0])
-        order, places, steps = time_order(host)
-        moved = places != list(range(len(places)))
-        if moved:
-            index = torch.tensor(places, device=qkv.device)
-            rows = DeltaRows(*(x.index_select(0, index) for x in vars(rows).values()))
-        slots = None
-        if state is None:
-            matrix = rows.q.new_zeros(len(order), heads[1], *widths)
-        else:
-            assert spans.slot is not None
-            slots = spans.slot.long()
-            if not host.single:
-                slots = slots[[host.numbers[i] for i in order]]
-            matrix = state.index_select(0, slots).float()
-        dtype = torch.float32 if state is None else state.dtype
-        result, matrix = run_rows(rows, steps, matrix, dtype)
-        if state is not None and slots is not None:
-            state.index_copy_(0, slots, matrix.to(state.dtype))
-        if moved:
-            result = torch.empty_like(result).index_copy_(0, index, result)
-        return store(result.to(qkv.dtype), out)
-
-    def gated_norm(
-        self,
-        o: Tensor,
-        z: Tensor,
-        weight: VectorWeight,
-        *,
-        eps: float,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """See OpTable; computes in float32."""
-        normed = norm_rows(o.float().contiguous(), eps).mul_(weight.value)
-        return store(normed.view(z.shape).mul_(silu(z.float())).to(o.dtype), out)
+    q, k, v, beta, g = chunk
+    beta = beta.unsqueeze(-1)
+    c = g.cumsum(-1)
+    size = c.shape[-1]
+    above = torch.ones(size, size, dtype=torch.bool, device=c.device).triu(1)
+    decay = (c[..., :, None] - c[..., None, :]).masked_fill(above, -torch.inf).exp()
+    lower = (beta * k @ k.mT * decay).tril(-1)
+    grown = c.exp().unsqueeze(-1)
+    right = torch.cat([beta * v, beta * k * grown], -1)
+    solved = torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
+    u, w = solved.split([v.shape[-1], k.shape[-1]], -1)
+    new = u - w @ s
+    o = (q * grown) @ s + (q @ k.mT * decay) @ new
+    left = (c[..., -1:] - c).exp().unsqueeze(-1)
+    return o, grown[..., -1:, :] * s + (k * left).mT @ new

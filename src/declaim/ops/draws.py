@@ -1,125 +1,113 @@
-"""Noise of a frame and the draws made with it. No host synchronisation.
+"""The draws: temperature, top-k, top-p and the Gumbel race, on descending candidates.
 
-A draw keeps a set of candidates by top-k and top-p over the stable descending order of their
-logits, and takes the arg max of log p - log(-log u) over it, u indexed by candidate.
+u is read by candidate index, never by rank, so that a draw does not depend on the order of ties.
 """
 
 import torch
 from torch import Tensor
 
-from declaim.ops.elementwise import store
-from declaim.ops.frames import is_semantic
-from declaim.ops.philox import uniform
 from declaim.ops.table import Band
 from declaim.state.frames import SamplingTensors
 
 LEAST_TEMPERATURE = 1e-5
-"""Lower temperatures are raised to this; exactly 0 is arg max."""
 
 
-def draw_rank(
-    ordered: Tensor,
+def descending(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and candidate indices, largest first, ties by lowest index; [streams, candidates]."""
+    ordered = logits.float().sort(dim=-1, descending=True, stable=True)
+    return ordered.values, ordered.indices
+
+
+def race(
+    ordered: tuple[Tensor, Tensor],
     u: Tensor,
     temperature: Tensor,
-    top_p: Tensor,
     top_k: Tensor,
+    top_p: Tensor,
+    *,
     keep_crossing: bool,
 ) -> Tensor:
-    """The rank that a draw takes, int64 [..., 1].
+    """One draw a stream: candidate index int64 [streams].
 
-    ordered [..., C]: logits in descending order; u [..., C] in the same order; temperature,
-    top_p and top_k [..., 1]. keep_crossing: whether the candidate that crosses top_p stays.
+    temperature, top_k, top_p [streams]. top-p drops a candidate once the probability of the
+    larger ones (keep_crossing), or that and its own (not), is over top_p; the largest always
+    stays, and top_p = 1 drops none. The winner has the largest log p - log(-log u).
     """
-    scaled = ordered / temperature.clamp(min=LEAST_TEMPERATURE)
-    total = scaled.softmax(-1).cumsum(-1)
+    values, indices = ordered
+    scaled = values / temperature.clamp(min=LEAST_TEMPERATURE)[:, None]
+    cumulated = torch.softmax(scaled, -1).cumsum(-1)
+    over = cumulated > top_p[:, None]
     if keep_crossing:
-        total = torch.cat((torch.zeros_like(total[..., :1]), total[..., :-1]), dim=-1)
-    rank = torch.arange(ordered.shape[-1], device=ordered.device)
-    dropped = (total > top_p) & (top_p < 1.0) | (rank >= top_k)
-    dropped[..., 0] = False
-    score = (scaled - scaled[..., :1]).sub_(u.log().neg_().log_())
-    return score.masked_fill_(dropped, float("-inf")).argmax(-1, keepdim=True)
+        over = torch.cat([torch.zeros_like(over[:, :1]), over[:, :-1]], -1)
+    rank = torch.arange(values.shape[1], device=values.device)
+    dropped = (over & (top_p < 1.0)[:, None]) | (rank >= top_k[:, None])
+    dropped &= rank > 0
+    gumbel = -torch.log(-torch.log(u.gather(1, indices)))
+    winner = (scaled + gumbel).masked_fill(dropped, -torch.inf).argmax(-1, keepdim=True)
+    return indices.gather(1, winner)[:, 0]
 
 
-class DrawOps:
-    """`noise`, `draw_main` and `draw_code`."""
+def race_or_largest(
+    ordered: tuple[Tensor, Tensor],
+    u: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    *,
+    keep_crossing: bool,
+) -> Tensor:
+    """`race`, but the largest candidate where the temperature is 0."""
+    drawn = race(ordered, u, temperature, top_k, top_p, keep_crossing=keep_crossing)
+    return torch.where(temperature == 0.0, ordered[1][:, 0], drawn)
 
-    def noise(
-        self,
-        seed: Tensor,
-        counter: Tensor,
-        slot: Tensor,
-        *,
-        draws: int,
-        width: int,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """See OpTable."""
-        seeds, frames = seed.index_select(0, slot), counter.index_select(0, slot)
-        return store(uniform(seeds, frames, draws=draws, width=width).contiguous(), out)
 
-    def draw_main(
-        self,
-        logits: Tensor,
-        u: Tensor,
-        parameters: SamplingTensors,
-        window: Tensor,
-        candidates: Tensor,
-        slot: Tensor,
-        *,
-        band: Band,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """See OpTable."""
-        ordered, order = logits.float().sort(dim=-1, descending=True, stable=True)
-        index = order.expand(2, *order.shape)
+def draw_main(
+    logits: Tensor,
+    u: Tensor,
+    parameters: SamplingTensors,
+    window: Tensor,
+    candidates: Tensor,
+    slot: Tensor,
+    band: Band,
+) -> Tensor:
+    """Main token and code 0, int32 [streams, 2]; see the op table."""
+    index = slot.long()
+    ordered = descending(logits)
+    width = logits.shape[1]
+    first = race_or_largest(
+        ordered,
+        u[0, :, :width],
+        parameters.temperature[index],
+        parameters.top_k[index],
+        parameters.top_p[index],
+        keep_crossing=True,
+    )
+    second = race(
+        ordered,
+        u[1, :, :width],
+        parameters.ras_temperature[index],
+        parameters.ras_top_k[index],
+        parameters.ras_top_p[index],
+        keep_crossing=True,
+    )
+    token, other = candidates[first], candidates[second]
+    semantic = (token >= band[0]) & (token <= band[1])
+    repeated = (window[index] == token[:, None]).any(-1)
+    taken = semantic & repeated & (parameters.ras_enabled[index] != 0)
+    main = torch.where(taken, other, token)
+    code = (main - band[0]).clamp(0, band[1] - band[0])
+    return torch.stack([main, code], -1).int()
 
-        def both(plain: Tensor, repetition: Tensor) -> Tensor:
-            return torch.stack((plain, repetition)).index_select(1, slot)[..., None]
 
-        temperature = both(parameters.temperature, parameters.ras_temperature)
-        rank = draw_rank(
-            ordered,
-            u[:2, :, : logits.shape[1]].gather(-1, index),
-            temperature,
-            both(parameters.top_p, parameters.ras_top_p),
-            both(parameters.top_k, parameters.ras_top_k),
-            keep_crossing=True,
-        )
-        # A temperature of 0 makes the first draw an arg max; the second one still draws.
-        first = rank[0].masked_fill(temperature[0] == 0.0, 0)
-        tokens = candidates[order.gather(-1, torch.cat((first, rank[1]), dim=-1))]
-        plain, repetition = tokens.unbind(-1)
-        seen = (window.index_select(0, slot) == plain[:, None]).any(-1)
-        enabled = parameters.ras_enabled.index_select(0, slot) != 0
-        taken = enabled & seen & is_semantic(plain, band)
-        main = torch.where(taken, repetition, plain)
-        code = (main - band[0]).clamp(0, band[1] - band[0])
-        return store(torch.stack((main, code), dim=-1), out)
-
-    def draw_code(
-        self,
-        logits: Tensor,
-        u: Tensor,
-        parameters: SamplingTensors,
-        slot: Tensor,
-        *,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """See OpTable."""
-        ordered, order = logits.float().sort(dim=-1, descending=True, stable=True)
-
-        def of(parameter: Tensor) -> Tensor:
-            return parameter.index_select(0, slot)[:, None]
-
-        temperature = of(parameters.temperature)
-        rank = draw_rank(
-            ordered,
-            u[:, : logits.shape[1]].gather(-1, order),
-            temperature,
-            of(parameters.top_p),
-            of(parameters.code_top_k),
-            keep_crossing=False,
-        )
-        rank = rank.masked_fill(temperature == 0.0, 0)
-        return store(order.gather(-1, rank)[:, 0].to(torch.int32), out)
+def draw_code(logits: Tensor, u: Tensor, parameters: SamplingTensors, slot: Tensor) -> Tensor:
+    """One code, int32 [streams]; see the op table."""
+    index = slot.long()
+    drawn = race_or_largest(
+        descending(logits),
+        u[:, : logits.shape[1]],
+        parameters.temperature[index],
+        parameters.code_top_k[index],
+        parameters.top_p[index],
+        keep_crossing=False,
+    )
+    return drawn.int()

@@ -1,4 +1,4 @@
-"""Routed experts of the reference: each expert's rows in tiles, sums in ascending expert id."""
+"""Routed experts: which rows go where, and their sum in ascending expert id."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,136 +6,86 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from declaim.ops.activations import silu
 from declaim.ops.block_fp8 import decode
-from declaim.ops.elementwise import silu, store
 from declaim.ops.table import BlockFP8, ExpertWeight
-from declaim.ops.tiles import (
-    TILE,
-    TiledWeight,
-    multiply_tiles,
-    tile_weight,
-    tiled_linear,
-    tiles_of,
-)
+from declaim.ops.tiles import TILE_ROWS, TiledWeight, batch_product, tiled_weight
 
 
 @dataclass(frozen=True)
 class ExpertWeights:
-    """Every expert's two weights; shape is (experts, hidden, width)."""
+    """One layer's experts by id: gate_up [hidden, 2 * width], down [width, hidden]."""
 
     gate_up: tuple[TiledWeight, ...]
     down: tuple[TiledWeight, ...]
-    shape: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """Rows of x gathered by expert.
+def expert_weights(gate_up: Sequence[ExpertWeight], down: Sequence[ExpertWeight]) -> ExpertWeights:
+    """Take each expert once, in order; block-FP8 is decoded."""
 
-    gather: row of x for each gathered row (padding repeats row 0). ranges: expert, first and
-    last + 1 gathered row. places [n * top_k]: gathered row of each row's experts, in ascending
-    expert id; choices: the place of the same among the row's top_k, flattened.
+    def tiled(weights: Sequence[ExpertWeight]) -> tuple[TiledWeight, ...]:
+        return tuple(
+            tiled_weight(decode(weight) if isinstance(weight, BlockFP8) else weight)
+            for weight in weights
+        )
+
+    return ExpertWeights(tiled(gate_up), tiled(down))
+
+
+def route(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Softmax over all experts, the top_k with ties to the lowest id, renormalised."""
+    probability = torch.softmax(logits, -1)
+    ordered = probability.sort(dim=-1, descending=True, stable=True)
+    top, ids = ordered.values[:, :top_k], ordered.indices[:, :top_k]
+    return top / top.sum(-1, keepdim=True), ids.int()
+
+
+def add_experts(
+    x: Tensor, weights: Tensor, ids: Tensor, experts: ExpertWeights, base: Tensor
+) -> Tensor:
+    """base + sum over chosen experts of weight * down(silu(gate x) * up x), float32.
+
+    A row adds its experts in ascending id, whichever rows share them.
     """
+    ordered, order = ids.sort(-1)
+    rows, place, tiles = _tiles(ordered.tolist())
+    both = _product(x.float()[rows], tiles, experts.gate_up)
+    gate, up = both.chunk(2, -1)
+    made = _product(silu(gate) * up, tiles, experts.down).flatten(0, 1)[place]
+    made = made * weights.gather(1, order).unsqueeze(-1)  # [n, top_k, hidden]
+    y = base.float()
+    for turn in made.unbind(1):
+        y = y + turn
+    return y
 
-    gather: list[int]
-    ranges: list[tuple[int, int, int]]
-    places: list[int]
-    choices: list[int]
 
+def _tiles(ids: list[list[int]]) -> tuple[Tensor, Tensor, dict[int, int]]:
+    """Rows in tiles, each of one expert; ids [n, top_k] ascending in a row.
 
-def group_rows(ids: list[list[int]]) -> Grouping:
-    """Group the rows of ids [n, top_k] by expert."""
+    Rows of the tiles [tiles, 4], where row and turn of `ids` stand among them [n, top_k], and how
+    many tiles each expert has, in their order. A tile that is not full repeats a row.
+    """
     members: dict[int, list[tuple[int, int]]] = {}
     for row, chosen in enumerate(ids):
-        for choice, expert in enumerate(chosen):
-            members.setdefault(expert, []).append((row, choice))
-    gather: list[int] = []
-    ranges: list[tuple[int, int, int]] = []
-    places: list[list[int]] = [[] for _ in ids]
-    choices: list[list[int]] = [[] for _ in ids]
-    for expert in sorted(members):
-        first, rows = len(gather), members[expert]
-        for offset, (row, choice) in enumerate(rows):
-            places[row].append(first + offset)
-            choices[row].append(row * len(ids[row]) + choice)
-            gather.append(row)
-        last = first + tiles_of(len(rows)) * TILE
-        gather.extend([0] * (last - len(gather)))
-        ranges.append((expert, first, last))
-    return Grouping(gather, ranges, sum(places, []), sum(choices, []))
+        for turn, expert in enumerate(chosen):
+            members.setdefault(expert, []).append((row, turn))
+    rows: list[int] = []
+    place = [[0] * len(chosen) for chosen in ids]
+    tiles: dict[int, int] = {}
+    for expert, pairs in members.items():
+        for index, (row, turn) in enumerate(pairs, start=len(rows)):
+            place[row][turn] = index
+        tiles[expert] = -(-len(pairs) // TILE_ROWS)
+        rows += [row for row, _ in pairs]
+        rows += rows[-1:] * (-len(pairs) % TILE_ROWS)
+    return torch.tensor(rows).view(-1, TILE_ROWS), torch.tensor(place), tiles
 
 
-class ExpertOps:
-    """`router`, `experts` and their weights."""
-
-    def prepare_experts(
-        self, gate_up: Sequence[ExpertWeight], down: Sequence[ExpertWeight]
-    ) -> ExpertWeights:
-        """See OpTable; each expert is decoded to float32 when it is read."""
-        first = tuple(tile_weight(decoded(weight)) for weight in gate_up)
-        second = tuple(tile_weight(decoded(weight)) for weight in down)
-        hidden, width = second[0].shape
-        return ExpertWeights(first, second, (len(first), hidden, width))
-
-    def router(
-        self,
-        x: Tensor,
-        w: TiledWeight,
-        *,
-        top_k: int,
-        out: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """See OpTable."""
-        probabilities = tiled_linear(x, w).softmax(-1)
-        ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
-        chosen = ordered[:, :top_k].contiguous()
-        weights = chosen / chosen.sum(-1, keepdim=True)
-        ids = order[:, :top_k].to(torch.int32)
-        if out is None:
-            return weights, ids
-        return out[0].copy_(weights), out[1].copy_(ids)
-
-    def experts(
-        self,
-        x: Tensor,
-        weights: Tensor,
-        ids: Tensor,
-        w: ExpertWeights,
-        base: Tensor,
-        *,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        """See OpTable; the base comes first in the sum."""
-        rows, top_k = ids.shape
-        _, hidden, width = w.shape
-        grouping = group_rows(ids.tolist())
-        gathered = x.float().index_select(0, _index(grouping.gather, x))
-        inner = torch.cat(
-            [
-                multiply_tiles(gathered[first:last], w.gate_up[expert].matrix)
-                for expert, first, last in grouping.ranges
-            ]
-        )
-        active = silu(inner[:, :width]).mul_(inner[:, width : 2 * width])
-        result = torch.cat(
-            [
-                multiply_tiles(active[first:last], w.down[expert].matrix)
-                for expert, first, last in grouping.ranges
-            ]
-        )
-        parts = result.index_select(0, _index(grouping.places, x))
-        factors = weights.flatten().index_select(0, _index(grouping.choices, x))
-        parts = parts[:, :hidden].mul_(factors[:, None]).view(rows, top_k, hidden)
-        total = torch.add(base.float(), parts[:, 0])
-        for choice in range(1, top_k):
-            total.add_(parts[:, choice])
-        return store(total.to(x.dtype), out)
-
-
-def decoded(weight: ExpertWeight) -> Tensor:
-    """A dense weight for either kind of expert weight."""
-    return decode(weight) if isinstance(weight, BlockFP8) else weight
-
-
-def _index(values: list[int], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64, device=like.device)
+def _product(x: Tensor, tiles: dict[int, int], weights: tuple[TiledWeight, ...]) -> Tensor:
+    """Tiles [tiles, 4, K] times the weights of their experts: [tiles, 4, N]."""
+    parts = x.split(list(tiles.values()))
+    made = [
+        batch_product(part, weights[expert].matrix.expand(len(part), -1, -1))
+        for expert, part in zip(tiles, parts, strict=True)
+    ]
+    return torch.cat(made)[..., : weights[0].columns]

@@ -17,19 +17,18 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
     counter, key: int64 tensors of 32-bit words that broadcast together.
     """
-    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
+    c0, c1, c2, c3, k0, k1 = torch.broadcast_tensors(*counter, *key)
     even, odd = torch.stack([c0, c2]), torch.stack([c1, c3])
-    keys = torch.stack(key)
-    shape = (2, *[1] * (keys.dim() - 1))
+    keys = torch.stack([k0, k1])
+    shape = (2, *[1] * c0.dim())
     multipliers = torch.tensor(MULTIPLIERS, device=c0.device).view(shape)
     weyl = torch.tensor(WEYL, device=c0.device).view(shape)
-    for turn in range(ROUNDS):
-        # The product wraps at 2^64; its bits are those of the unsigned product. Bits above a
-        # word ride along in `odd` and are cut off where they meet `even`.
-        product = (even * multipliers).flip(0)
-        even = ((product >> 32) ^ odd ^ (keys + turn * weyl)) & WORD
-        odd = product
-    return torch.stack([even[0], odd[0] & WORD, even[1], odd[1] & WORD], -1)
+    for _ in range(ROUNDS):
+        product = even * multipliers  # wraps; the bits are those of the unsigned product
+        high, low = (product >> 32) & WORD, product & WORD
+        even, odd = high.flip(0) ^ odd ^ keys, low.flip(0)
+        keys = (keys + weyl) & WORD
+    return torch.stack([even[0], odd[0], even[1], odd[1]], -1)
 
 
 def uniform(seed: Tensor, frame: Tensor, *, draws: int, width: int) -> Tensor:

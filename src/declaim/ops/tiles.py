@@ -1,71 +1,63 @@
-"""Matrix products in row tiles of one fixed height: a row's bytes depend on the row alone.
+"""Matrix products whose bytes do not depend on how many rows there are, or where a row stands.
 
-Every product has the same shape whatever the number of rows, so the library takes the same
-path for each of them. Output columns are padded to a multiple of 16, and with more than one
-thread a batch never has a single tile, for which another path would be taken.
+A library product changes its order of additions with the number of rows. Here rows go through in
+tiles of one fixed height, as one batched product; K is never split and N is whole vectors.
 """
 
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import functional
 
-TILE = 4
-"""Rows of a tile; the same in every product of the table."""
+TILE_ROWS = 4
+"""Rows of a tile, for every row count: two heights give two results."""
 
-COLUMNS = 16
-"""Output columns are padded to a multiple of this."""
+COLUMN_STEP = 16
+"""Columns are padded to a multiple: with fewer, a row's place in its tile changes its bytes."""
 
 
 @dataclass(frozen=True)
 class TiledWeight:
-    """A linear weight, transposed: matrix float32 [columns, rows padded to 16].
-
-    shape: (rows, columns) as stored.
-    """
+    """A weight for `tile_product`: matrix float32 [K, N padded to 16]; columns: N."""
 
     matrix: Tensor
-    shape: tuple[int, int]
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[N, K], of the weight as stored."""
+        return self.columns, self.matrix.shape[0]
 
 
-def round_up(number: int, multiple: int) -> int:
-    """The smallest multiple that is not below the number."""
-    return -(-number // multiple) * multiple
+def tiled_weight(weight: Tensor) -> TiledWeight:
+    """[N, K] as stored -> float32, transposed and padded."""
+    rows = weight.shape[0]
+    padded = F.pad(weight.float(), (0, 0, 0, -rows % COLUMN_STEP))
+    return TiledWeight(padded.T.contiguous(), rows)
 
 
-def tile_weight(weight: Tensor) -> TiledWeight:
-    """A weight [rows, columns] of any float dtype, ready for `tiled_linear`."""
-    rows, columns = weight.shape
-    matrix = weight.new_zeros(columns, round_up(rows, COLUMNS), dtype=torch.float32)
-    matrix[:, :rows] = weight.t()
-    return TiledWeight(matrix, (rows, columns))
+def least_batch() -> int:
+    """Fewest products in a batch.
 
-
-def tiles_of(rows: int) -> int:
-    """How many tiles hold so many rows."""
-    return max(-(-rows // TILE), 2 if torch.get_num_threads() > 1 else 1)
-
-
-def multiply_tiles(x: Tensor, matrix: Tensor) -> Tensor:
-    """x [tiles * 4, K] times a matrix [K, N], N a multiple of 16; [tiles * 4, N].
-
-    x must have `tiles_of` tiles or more.
+    With several threads a lone product is split inside, a batch is split between its products.
     """
-    tiles, (inner, columns) = x.shape[0] // TILE, matrix.shape
-    y = torch.bmm(x.view(tiles, TILE, inner), matrix.expand(tiles, inner, columns))
-    return y.view(tiles * TILE, columns)
+    return 1 if torch.get_num_threads() == 1 else 2
 
 
-def multiply_batch(left: Tensor, right: Tensor) -> Tensor:
-    """[batch, 4, K] times [batch, K, N], N a multiple of 16, each with its own matrix."""
-    if left.shape[0] == 1 and torch.get_num_threads() > 1:
-        return torch.bmm(left.expand(2, -1, -1), right.expand(2, -1, -1))[:1]
-    return torch.bmm(left, right)
-
-
-def tiled_linear(x: Tensor, weight: TiledWeight) -> Tensor:
-    """x W^T in float32: x [n, columns] of any float dtype, [n, rows] (maybe a strided view)."""
+def tile_product(x: Tensor, weight: TiledWeight) -> Tensor:
+    """x [n, K] times the weight: float32 [n, N]."""
     rows = x.shape[0]
-    padded = functional.pad(x.float(), (0, 0, 0, tiles_of(rows) * TILE - rows))
-    return multiply_tiles(padded, weight.matrix)[:rows, : weight.shape[0]]
+    tiles = max(-(-rows // TILE_ROWS), least_batch())
+    padded = F.pad(x.float(), (0, 0, 0, tiles * TILE_ROWS - rows)).contiguous()
+    matrix = weight.matrix.expand(tiles, *weight.matrix.shape)
+    y = torch.bmm(padded.view(tiles, TILE_ROWS, -1), matrix)
+    return y.view(tiles * TILE_ROWS, -1)[:rows, : weight.columns]
+
+
+def batch_product(a: Tensor, b: Tensor) -> Tensor:
+    """a [batch, m, k] times b [batch, k, n], n a multiple of 16; m and k fixed by the caller."""
+    batch = a.shape[0]
+    if batch >= least_batch():
+        return torch.bmm(a, b)
+    return torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1))[:batch]
