@@ -29,7 +29,7 @@ def test_no_overflow(name: str) -> None:
     """At either end the limit, not NaN."""
     ours, _ = FUNCTIONS[name]
     low, high = ours(torch.tensor([-1e4, 1e4])).tolist()
-    assert low == 0.0
+    assert abs(low) < 1e-30
     assert high == (1.0 if name == "sigmoid" else 1e4)
 
 

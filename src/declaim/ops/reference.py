@@ -62,6 +62,7 @@ class ReferenceOps:
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
         self._frequencies: dict[tuple[int, float], Tensor] = {}
+        self._reader = attention.ContextReader()
 
     def prepare_linear(self, weight: Tensor) -> Handle:
         """Transposed and padded, float32."""
@@ -99,7 +100,7 @@ class ReferenceOps:
         self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None
     ) -> Tensor:
         """Attention without the gate, float32."""
-        return attention.attend(q, k, v, spans, pages)
+        return attention.attend(q, k, v, spans, pages, self._reader)
 
     def linear(
         self,
@@ -245,7 +246,7 @@ class ReferenceOps:
         *,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Blocks of 16 in order, then the gate."""
+        """Blocks of 64 in order, then the gate."""
         y = self._attended(q, k, v.reshape(k.shape), spans, pages)
         return stored((y.to(q.dtype).float() * sigmoid(gate.float())).to(q.dtype), out)
 
