@@ -52,9 +52,9 @@ class ContextReader:
         """
         count, heads, size, width = pages.k.shape
         needed = -(-rows // size)
-        table = F.pad(
-            table[:, :needed].long(), (0, max(0, needed - table.shape[1])), value=count - 1
-        )
+        table = table[:, :needed].long()
+        if table.shape[1] < needed:
+            table = F.pad(table, (0, needed - table.shape[1]), value=count - 1)
         head = torch.arange(heads, device=table.device)[:, None]
         index = (table[:, None] * heads + head).flatten()
         both = self._space((2, len(index), size, width), pages.k)

@@ -218,15 +218,15 @@ class ReferenceOps:
         frequencies = self._inverse_frequencies(rotary, theta).to(position.device)
         angle = position.float()[:, None] * frequencies
         turn = (angle.cos()[:, None], angle.sin()[:, None])
-        width = q_weight.shape[0]
-
-        def heads(x: Tensor, weight: Handle) -> Tensor:
-            factor = self._vector(weight, centred=True)
-            return normed(x.reshape(x.shape[0], -1, width), factor, eps).to(x.dtype).float()
-
-        both = torch.cat([heads(q, q_weight), heads(k, k_weight)], 1)
+        rows, width = q.shape[0], q_weight.shape[0]
+        queries, keys = q.shape[1] // width, k.shape[1] // width
+        factors = (
+            self._vector(weight, centred=True).expand(heads, width)
+            for weight, heads in ((q_weight, queries), (k_weight, keys))
+        )
+        both = torch.cat([q, k], 1).view(rows, queries + keys, width)
+        both = normed(both, torch.cat([*factors]), eps).to(q.dtype).float()
         both = rotated(both, turn, rotary, interleaved)
-        queries = q.shape[1] // width
         return stored_pair((both[:, :queries].to(q.dtype), both[:, queries:].to(k.dtype)), out)
 
     def _inverse_frequencies(self, rotary: int, theta: float) -> Tensor:
