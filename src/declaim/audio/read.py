@@ -142,7 +142,7 @@ def _unreadable(param: str, what: str) -> DeclaimError:
 
 def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, FloatArray]]:
     """Runs of one sample rate each, in order: the rate and the channels' mean [n]."""
-    pieces: list[tuple[int, FloatArray]] = []
+    runs: list[tuple[int, list[FloatArray]]] = []
     seconds = 0.0
     with av.open(
         io.BytesIO(content),
@@ -156,7 +156,9 @@ def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, F
             mono = _mono(frame)
             if not np.isfinite(mono).all():
                 raise _unreadable(param, "it holds samples that are not finite numbers")
-            pieces.append((frame.sample_rate, mono))
+            if not runs or runs[-1][0] != frame.sample_rate:
+                runs.append((frame.sample_rate, []))
+            runs[-1][1].append(mono)
             seconds += len(mono) / frame.sample_rate
             if seconds > limits.max_seconds + MARGIN_SECONDS:
                 raise TooLarge(
@@ -165,7 +167,7 @@ def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, F
                     limit=f"{limits.max_seconds:g} s",
                     value=f"more than {limits.max_seconds:g} s",
                 )
-    return pieces
+    return [(rate, np.concatenate(pieces)) for rate, pieces in runs]
 
 
 def _options(content: bytes) -> dict[str, str]:
