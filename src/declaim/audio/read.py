@@ -10,11 +10,12 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 import numpy as np
 import soxr
+from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer
@@ -206,14 +207,17 @@ def _frames(
     Raises InvalidRequest for more channels, another sample rate or more packets than allowed.
     """
     most = max(PACKETS_PER_SECOND, round(PACKETS_PER_SECOND * limits.max_seconds))
-    stream.codec_context.options = {"max_samples": str(_MAX_FRAME_SAMPLES)}
-    _check_form(stream.codec_context.channels, stream.codec_context.sample_rate, param)
+    context = cast(AudioCodecContext | None, stream.codec_context)
+    if context is None:
+        raise _unreadable(param, "its codec is not known")
+    context.options = {"max_samples": str(_MAX_FRAME_SAMPLES)}
+    _check_form(context.channels, context.sample_rate, param)
     packets = container.demux(stream)
     for _ in range(most):
         try:
             packet = next(packets, None)
-        except av.FFmpegError:
-            return  # the rest of the file is damaged
+        except (av.FFmpegError, IndexError):
+            return  # the rest is damaged; IndexError: streams appeared on the way, this one ended
         if packet is None:
             return
         try:
