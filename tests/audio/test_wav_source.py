@@ -13,12 +13,14 @@ from declaim.contracts.errors import InvalidRequest, NotFound
 from declaim.contracts.request import FloatArray
 
 
-def written(path: Path, content: bytes, *, channels: int = 1, width: int = 2) -> Path:
-    """A WAV file at 8000 samples a second with this content."""
+def written(
+    path: Path, content: bytes, *, channels: int = 1, width: int = 2, rate: int = 8000
+) -> Path:
+    """A WAV file with this content."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(channels)
         file.setsampwidth(width)
-        file.setframerate(8000)
+        file.setframerate(rate)
         file.writeframes(content)
     return path
 
@@ -86,6 +88,10 @@ def bad_file(path: Path, kind: str) -> Path:
             written(path, bytes(9), width=3)
         case "channels":
             written(path, bytes(12), channels=3)
+        case "slow":
+            written(path, bytes(12), rate=999)
+        case "fast":
+            written(path, bytes(12), rate=384_001)
         case "float":
             float_file(path)
         case "no data":
@@ -104,6 +110,8 @@ def bad_file(path: Path, kind: str) -> Path:
         ("8-bit", "8-bit"),
         ("24-bit", "24-bit"),
         ("channels", "3 channels"),
+        ("slow", "of 999"),
+        ("fast", "of 384001"),
         ("float", "unknown format: 3"),
         ("no data", "16-bit PCM WAV"),
     ],

@@ -24,7 +24,7 @@ Ask = Callable[..., httpx.Response]
 def decode(data: bytes) -> FloatArray:
     """Bytes as samples; those that begin with `bad` are no clip."""
     if data.startswith(b"bad"):
-        raise InvalidRequest("this is not an audio file", param="file")
+        raise InvalidRequest("file: this is no audio", param="file")
     samples: FloatArray = np.frombuffer(data, dtype=np.uint8).astype(np.float32)
     samples /= 256
     return samples

@@ -145,6 +145,13 @@ def test_refusals(speak: Ask, engine: FakeEngine, fields: dict[str, object], par
     assert engine.streams == []
 
 
+def test_a_clip_that_the_decoder_refuses(speak: Ask, engine: FakeEngine) -> None:
+    """The field's name stands in place of the decoder's own."""
+    audio = base64.b64encode(b"bad").decode()
+    error = speak(engine, ref_audio=audio, ref_text="Hi.").json()["error"]
+    assert error["message"] == "ref_audio: this is no audio"
+
+
 def test_a_clip_that_the_engine_refuses(speak: Ask, engine: FakeEngine) -> None:
     """The engine counts references; a body that has only ref_audio knows no such count."""
     engine.refusal = InvalidRequest("references[0]: the clip is silent", param="references[0]")

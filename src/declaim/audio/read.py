@@ -10,16 +10,18 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 import numpy as np
 import soxr
+from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 from numpy.typing import NDArray
 
+from declaim.audio.mp4 import overstates
 from declaim.contracts.errors import DeclaimError, InvalidRequest, NotFound, TooLarge
 
 FloatArray = NDArray[np.float32]
@@ -46,6 +48,8 @@ _OTHER_FILES = frozenset(
     }
 )  # fmt: skip
 """Formats that name other files or addresses, or that hold pictures or text alone."""
+
+_MP4_NAMES = frozenset({"mov", "mp4", "m4a", "3gp", "3g2", "mj2"})
 
 _SAMPLE_FORMATS: Mapping[str, tuple[str, int, int]] = {
     "u8": ("u1", 128, 1 << 7),
@@ -139,18 +143,13 @@ def _unreadable(param: str, what: str) -> DeclaimError:
 
 def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, FloatArray]]:
     """Runs of one sample rate each, in order: the rate and the channels' mean [n]."""
-    options = {
-        "protocol_whitelist": "none",
-        "format_whitelist": ",".join(
-            sorted(name for name in av.formats_available if not _refused(name))
-        ),
-        "codec_whitelist": ",".join(sorted(_audio_decoders())),
-        "max_streams": str(_MAX_STREAMS),
-    }
-    pieces: list[tuple[int, FloatArray]] = []
+    runs: list[tuple[int, list[FloatArray]]] = []
     seconds = 0.0
     with av.open(
-        io.BytesIO(content), mode="r", container_options=options, metadata_errors="replace"
+        io.BytesIO(content),
+        mode="r",
+        container_options=_options(content),
+        metadata_errors="replace",
     ) as container:
         if not container.streams.audio:
             raise _unreadable(param, "it holds no audio")
@@ -158,7 +157,9 @@ def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, F
             mono = _mono(frame)
             if not np.isfinite(mono).all():
                 raise _unreadable(param, "it holds samples that are not finite numbers")
-            pieces.append((frame.sample_rate, mono))
+            if not runs or runs[-1][0] != frame.sample_rate:
+                runs.append((frame.sample_rate, []))
+            runs[-1][1].append(mono)
             seconds += len(mono) / frame.sample_rate
             if seconds > limits.max_seconds + MARGIN_SECONDS:
                 raise TooLarge(
@@ -167,12 +168,24 @@ def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, F
                     limit=f"{limits.max_seconds:g} s",
                     value=f"more than {limits.max_seconds:g} s",
                 )
-    return pieces
+    return [(rate, np.concatenate(pieces)) for rate, pieces in runs]
 
 
-def _refused(name: str) -> bool:
-    """Whether a format (its names, joined by commas) may lead outside the bytes at hand."""
-    return any(part in _OTHER_FILES or part.endswith("_pipe") for part in name.split(","))
+def _options(content: bytes) -> dict[str, str]:
+    """What ffmpeg may do with a clip: no other files, only sound, no tables that blow up."""
+    refused = _OTHER_FILES | (_MP4_NAMES if overstates(content) else frozenset())
+    formats = [
+        name
+        for name in av.formats_available
+        if not any(part in refused or part.endswith("_pipe") for part in name.split(","))
+    ]
+    return {
+        "protocol_whitelist": "none",
+        "format_whitelist": ",".join(sorted(formats)),
+        "codec_whitelist": ",".join(sorted(_audio_decoders())),
+        "max_streams": str(_MAX_STREAMS),
+        "advanced_editlist": "0",  # each edit of an MP4 file would copy its index
+    }
 
 
 def _audio_decoders() -> Iterator[str]:
@@ -194,14 +207,17 @@ def _frames(
     Raises InvalidRequest for more channels, another sample rate or more packets than allowed.
     """
     most = max(PACKETS_PER_SECOND, round(PACKETS_PER_SECOND * limits.max_seconds))
-    stream.codec_context.options = {"max_samples": str(_MAX_FRAME_SAMPLES)}
-    _check_form(stream.codec_context.channels, stream.codec_context.sample_rate, param)
+    context = cast(AudioCodecContext | None, stream.codec_context)
+    if context is None:
+        raise _unreadable(param, "its codec is not known")
+    context.options = {"max_samples": str(_MAX_FRAME_SAMPLES)}
+    _check_form(context.channels, context.sample_rate, param)
     packets = container.demux(stream)
     for _ in range(most):
         try:
             packet = next(packets, None)
-        except av.FFmpegError:
-            return  # the rest of the file is damaged
+        except (av.FFmpegError, IndexError):
+            return  # the rest is damaged; IndexError: streams appeared on the way, this one ended
         if packet is None:
             return
         try:

@@ -9,12 +9,17 @@ import soxr
 from declaim.contracts.request import FloatArray
 
 
+def resampled_count(samples: int, source_rate: int, target_rate: int) -> int:
+    """round(samples * target_rate / source_rate), a half rounded up."""
+    return (2 * samples * target_rate + source_rate) // (2 * source_rate)
+
+
 class StreamResampler:
     """One stream of mono samples from one rate to another, in samples a second.
 
-    All output together holds round(n * target_rate / source_rate) samples for n put in, a half
-    rounded up: cut, or padded with zeros, where the filter's own count differs. Equal rates pass
-    the samples on as they are. The filter holds some samples back until more arrive or the end.
+    All output together holds `resampled_count` samples: cut, or padded with zeros, where the
+    filter's own count differs. Equal rates pass the samples on as they are. The filter holds some
+    samples back until more arrive or the end.
     """
 
     def __init__(self, source_rate: int, target_rate: int) -> None:
@@ -49,7 +54,7 @@ class StreamResampler:
     @property
     def _whole(self) -> int:
         """How many samples all input so far makes."""
-        return (2 * self._taken * self._target + self._source) // (2 * self._source)
+        return resampled_count(self._taken, self._source, self._target)
 
     def _counted(self, made: FloatArray) -> FloatArray:
         kept = made[: max(0, self._whole - self._given)]

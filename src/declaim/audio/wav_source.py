@@ -15,6 +15,7 @@ from declaim.contracts.request import FloatArray
 
 _WIDTH = 2
 _CHANNELS = (1, 2)
+_RATES = (1_000, 384_000)
 _FULL_SCALE = 32768
 
 
@@ -75,6 +76,10 @@ def _check(path: Path, opened: wave.Wave_read) -> None:
         raise _refusal(path, "a 16-bit PCM WAV file", f"{8 * width}-bit")
     if channels not in _CHANNELS:
         raise _refusal(path, "mono or stereo", f"of {channels} channels")
+    low, high = _RATES
+    if not low <= opened.getframerate() <= high:
+        limit = f"of {low} to {high} samples a second"
+        raise _refusal(path, limit, f"of {opened.getframerate()}")
     if not opened.getnframes():
         raise _refusal(path, "at least one sample long", "without samples")
 

@@ -1,6 +1,7 @@
 """`declaim codec decode` and `declaim codec encode`: codes to sound and back, without a model."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from declaim.audio.wav import to_int16, wav_header
 from declaim.audio.wav_source import WavSource, open_wav
 from declaim.cli.arrays import integer_columns, open_integers
 from declaim.contracts.errors import InvalidRequest
-from declaim.contracts.request import IntArray
+from declaim.contracts.request import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from declaim.codec.config import CodecConfig
@@ -74,19 +75,18 @@ def encode(
     ],
     chunk: ChunkOption = None,
 ) -> None:
-    """A WAV file at the codec's rate to codes; stereo is mixed to mono."""
+    """A WAV file to codes; stereo is mixed to mono, another rate is resampled."""
     from declaim.codec.reader import find_codec, open_codec
 
     stored = open_codec(find_codec(codec, None))
     config = stored.config
     with open_wav(sound) as source:
-        _check_rate(source, sound, config)
-        frames = -(-source.samples // config.hop)
+        frames = _frames_of(source, sound, config)
         with integer_columns(output, (config.num_codebooks, frames)) as write:
             from declaim.codec.encoder import Encoder
 
             stream = Encoder(config, stored.encode_weights()).stream()
-            for samples in source.blocks((chunk or frames) * config.hop):
+            for samples in _at_codec_rate(source, config, chunk or frames):
                 write(stream.feed(samples))
             write(stream.finish())
     _report(output, frames, config)
@@ -126,11 +126,31 @@ def _check_range(part: IntArray, first: int, path: Path, config: "CodecConfig") 
         )
 
 
-def _check_rate(source: WavSource, path: Path, config: "CodecConfig") -> None:
-    if source.rate != config.sample_rate:
+def _frames_of(source: WavSource, path: Path, config: "CodecConfig") -> int:
+    from declaim.audio.resample import resampled_count
+
+    samples = resampled_count(source.samples, source.rate, config.sample_rate)
+    if not samples:
         raise InvalidRequest(
-            f"{path} must have the codec's sample rate, {config.sample_rate}, not {source.rate}",
-            param="sample_rate",
-            limit=config.sample_rate,
-            value=source.rate,
+            f"{path} must last at least one sample at {config.sample_rate} a second, "
+            f"not {source.samples} at {source.rate}",
+            param="input",
+            limit=1,
+            value=samples,
         )
+    return -(-samples // config.hop)
+
+
+def _at_codec_rate(source: WavSource, config: "CodecConfig", chunk: int) -> Iterator[FloatArray]:
+    """The sound in parts of about a frame, in [-1, 1]; `chunk` of them are read at once.
+
+    The resampler's rounding depends on the parts, which therefore do not depend on the chunk.
+    """
+    from declaim.audio.resample import StreamResampler
+
+    part = -(-config.hop * source.rate // config.sample_rate)
+    resampler = StreamResampler(source.rate, config.sample_rate)
+    for block in source.blocks(chunk * part):
+        for first in range(0, len(block), part):
+            yield resampler.feed(block[first : first + part]).clip(-1, 1)
+    yield resampler.finish().clip(-1, 1)

@@ -19,7 +19,7 @@ from declaim.codec.quantizer import CodeSearch
 from declaim.contracts.errors import InvalidRequest
 from declaim.contracts.request import FloatArray
 
-PIECE_FRAMES = 32
+PIECE_FRAMES = 16
 """Frames that are encoded at once."""
 
 Codes = NDArray[np.int64]

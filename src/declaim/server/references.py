@@ -90,8 +90,9 @@ def _reference(place: str, item: ReferenceBody, text: str, decode: DecodeReferen
     try:
         return Reference(text=text, samples=decode(data))
     except DeclaimError as error:
+        said = error.message.removeprefix(f"{error.param}: ")
         raise type(error)(
-            f"{param}: {error.message}", param=param, limit=error.limit, value=error.value
+            f"{param}: {said}", param=param, limit=error.limit, value=error.value
         ) from error
 
 
