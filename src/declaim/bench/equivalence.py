@@ -9,16 +9,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declaim.config.model import ModelConfig
-from declaim.config.schema import FrameStage
 from declaim.contracts.request import FrameRequest, Prompt
-from declaim.engine.frames import FrameEngine, load_frame_engine
+from declaim.engine.frames import FrameEngine
 
 Floats = NDArray[np.float32]
 

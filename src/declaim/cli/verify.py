@@ -49,8 +49,8 @@ def verify(
         if result.difference is not None:
             wrong = result.difference
             print(
-                f"declaim: {result.mode}, {result.name}: request {wrong.request_id} differs at draw "
-                f"{wrong.draw} in {wrong.what} by {wrong.largest:g}: {wrong.reference} against "
+                f"declaim: {result.mode}, {result.name}: request {wrong.request_id} differs at "
+                f"draw {wrong.draw} in {wrong.what} by {wrong.largest:g}: {wrong.reference} against "
                 f"{wrong.found}",
                 file=sys.stderr,
             )
