@@ -40,7 +40,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 def storage_of(tensor: Tensor) -> int:
     """What tells one piece of memory from another, while both are alive."""
-    return tensor.untyped_storage()._cdata
+    identity: int = tensor.untyped_storage()._cdata
+    return identity
 
 
 class RecordingGuard:
@@ -60,11 +61,12 @@ class RecordingGuard:
     @contextmanager
     def inside_op(self) -> Iterator[None]:
         """The body belongs to the recorder."""
-        before, self.lifted = self.lifted, True
+        self.lifted = True
         try:
-            yield
+            with torch._C.DisableTorchFunction():
+                yield
         finally:
-            self.lifted = before
+            self.lifted = False
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The operator's result if it is a view, else UnrecordedWork."""
@@ -90,7 +92,7 @@ class _Operators(TorchDispatchMode):
     """Sees every operator, whatever it is called."""
 
     def __init__(self, guard: RecordingGuard) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.guard = guard
 
     def __torch_dispatch__(
@@ -122,6 +124,6 @@ class _Methods(TorchFunctionMode):
     ) -> Any:
         """Refuse a host read, pass on the rest."""
         name = getattr(func, "__name__", "")
-        if name in HOST_READS and not self.guard.lifted:
+        if name in HOST_READS:
             self.guard.refuse(name)
         return func(*args, **(kwargs or {}))

@@ -195,6 +195,7 @@ class _Recording:
         self.bound: list[Bound] = []
         self.made: list[Tensor] = []
         self.buffers: dict[int, int] = {}
+        self.groups: dict[int, Role] = {}
 
     def call(self, spec: OpSpec, method: Any, *arguments: Any, **keywords: Any) -> Any:
         """Note one call; its outputs are buffers of the program unless `out` is given."""
@@ -232,7 +233,7 @@ class _Recording:
 
     def _place(self, tensor: Tensor) -> Place:
         buffer = self.buffers.get(storage_of(tensor))
-        start = tensor.data_ptr() if buffer is None else tensor.storage_offset()
+        start = tensor.data_ptr() if buffer is None else int(tensor.storage_offset())
         return Place(buffer, start, tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
     def _role(self, value: Any) -> Role:
@@ -243,7 +244,10 @@ class _Recording:
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if is_dataclass(value) and type(value).__module__.startswith("declaim.state."):
-            return tuple(self._role(getattr(value, field.name)) for field in fields(value))
+            if id(value) not in self.groups:
+                parts = (getattr(value, field.name) for field in fields(value))
+                self.groups[id(value)] = tuple(self._role(part) for part in parts)
+            return self.groups[id(value)]
         return Opaque(id(value))
 
 

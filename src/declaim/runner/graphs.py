@@ -242,13 +242,25 @@ class Graphs:
                 route = self.route(kind, exact)
                 for each in route.passes:
                     if each.key is not None and each.key not in self.programs:
-                        self.programs[each.key] = self._record(route, each.program, batch)
+                        self.programs[each.key] = self.record(
+                            each.program, StepPlan(kind, ()), route.size, batch
+                        )
                         smallest.setdefault(each.program, route)
             self.bytes = self.recorder.finish()
             for route in smallest.values():
                 self.run(route, batch.fill(StepPlan(route.kind, ()), route.size))
         for counter in (self.replays, self.eager, self.misses):
             counter.clear()
+
+    def record(self, program: ProgramName, plan: StepPlan, size: StepSize, batch: Batch) -> Graph:
+        """One pass of a plan as a graph, not ready yet.
+
+        Fill and frame pass gather from the whole buffers, however many rows a step has.
+        """
+        if program in GATHERED:
+            size = replace(size, rows=batch.most_rows)
+        step = batch.fill(plan, size)
+        return self.recorder.record(lambda: self._compute(program, step), whole=program in WHOLE)
 
     def _reachable(self) -> Iterator[tuple[StepKind, StepSize]]:
         """Sizes of steps that together ask for every key, the smallest first."""
@@ -257,14 +269,6 @@ class Graphs:
             yield StepKind.MIXED, StepSize(rows=count, labelled=0, streams=count)
         for count in self.sizes.rows:
             yield StepKind.MIXED, StepSize(rows=count, labelled=count, streams=0)
-
-    def _record(self, route: Route, program: ProgramName, batch: Batch) -> Graph:
-        """Fill and frame pass gather their rows from the whole buffers, whatever the step's rows."""
-        size = route.size
-        if program in GATHERED:
-            size = replace(size, rows=batch.most_rows)
-        step = batch.fill(StepPlan(route.kind, ()), size)
-        return self.recorder.record(lambda: self._compute(program, step), whole=program in WHOLE)
 
     def _compute(self, program: ProgramName, step: StepTensors) -> None:
         """One pass, eagerly or while it is recorded."""
