@@ -56,6 +56,7 @@ FAULTS: dict[str, Body] = {
     "item": lambda x: x[0, 0].item(),
     "int": lambda x: int(x[0, 0]),
     "bool": lambda x: bool(x[0, 0]),
+    "bool of many": lambda x: bool(x),
     "tolist": lambda x: x.tolist(),
     "numpy": lambda x: x.numpy(),
     "array": lambda x: np.asarray(x),
@@ -150,13 +151,11 @@ def test_equality_sees_arguments_addresses_and_static_values(recorder: Recorder)
     weight = recorder.ops.prepare_vector(torch.ones(16))
 
     def one(x: Tensor, eps: float) -> Program:
+        def body() -> None:
+            recorder.ops.rms_norm(x, weight, eps=eps, zero_centred=True, out=out)
+
         with torch.inference_mode():
-            return recorder.record(
-                lambda: (
-                    recorder.ops.rms_norm(x, weight, eps=eps, zero_centred=True, out=out) and None
-                ),
-                whole=True,
-            )
+            return recorder.record(body, whole=True)
 
     first = one(x, 1e-6)
     assert first == one(x, 1e-6) and hash(first) == hash(one(x, 1e-6))

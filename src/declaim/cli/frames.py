@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,15 @@ from declaim.contracts.request import MAX_FRAMES, FrameRequest, Prompt, Sampling
 
 if TYPE_CHECKING:
     from declaim.engine.frames import FrameEngine
+
+
+class GraphModeOption(StrEnum):
+    """The graph modes as they are written on the command line."""
+
+    NONE = "none"
+    PIECEWISE = "piecewise"
+    FULL = "full"
+    FULL_AND_PIECEWISE = "full_and_piecewise"
 
 
 def frames(
@@ -42,6 +52,9 @@ def frames(
     temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Above 0, at most 1.")] = None,
     top_k: Annotated[int | None, typer.Option(help="At least 1.")] = None,
+    graph_mode: Annotated[
+        GraphModeOption, typer.Option(help="Which steps are recorded and replayed.")
+    ] = GraphModeOption.FULL_AND_PIECEWISE,
     steps: Annotated[Path | None, typer.Option(help="Write one JSON line a step.")] = None,
 ) -> None:
     """Generate frames for one or more prompts, as concurrent requests."""
@@ -69,8 +82,9 @@ def frames(
         )
     ]
     stage = FrameStage(
-        max_num_seqs=min(max_num_seqs, max_batched_rows),
+        max_num_seqs=min(max_num_seqs, max_batched_rows, len(requests)),
         max_num_batched_tokens=max_batched_rows,
+        cudagraph_mode=graph_mode.name,
         max_model_len=min(config.context, max(map(len, prompts)) + max_frames),
     )
     engine = load_frame_engine(model, stage, config)

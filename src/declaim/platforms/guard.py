@@ -70,12 +70,14 @@ class RecordingGuard:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The operator's result if it is a view, else UnrecordedWork."""
-        if func._schema.is_mutable or func is torch.ops.aten.lift_fresh.default:
+        schema = func._schema
+        gives_tensors = any("Tensor" in str(part.type) for part in schema.returns)
+        if schema.is_mutable or not gives_tensors or func is torch.ops.aten.lift_fresh.default:
             self.refuse(str(func))
         result = func(*args, **kwargs)
         given = {storage_of(tensor) for tensor in tensors_in((args, kwargs))}
         made = [storage_of(tensor) for tensor in tensors_in(result)]
-        if not made or not given.issuperset(made):
+        if not given.issuperset(made):
             self.refuse(str(func))
         return result
 
