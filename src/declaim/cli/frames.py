@@ -5,9 +5,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import typer
@@ -21,13 +20,7 @@ if TYPE_CHECKING:
     from declaim.engine.frames import FrameEngine
 
 
-class GraphModeOption(StrEnum):
-    """The graph modes as they are written on the command line."""
-
-    NONE = "none"
-    PIECEWISE = "piecewise"
-    FULL = "full"
-    FULL_AND_PIECEWISE = "full_and_piecewise"
+GraphMode = Literal["none", "piecewise", "full", "full_and_piecewise"]
 
 
 def frames(
@@ -53,8 +46,8 @@ def frames(
     top_p: Annotated[float | None, typer.Option(help="Above 0, at most 1.")] = None,
     top_k: Annotated[int | None, typer.Option(help="At least 1.")] = None,
     graph_mode: Annotated[
-        GraphModeOption, typer.Option(help="Which steps are recorded and replayed.")
-    ] = GraphModeOption.FULL_AND_PIECEWISE,
+        GraphMode, typer.Option(help="Which steps are recorded and replayed.")
+    ] = "full_and_piecewise",
     steps: Annotated[Path | None, typer.Option(help="Write one JSON line a step.")] = None,
 ) -> None:
     """Generate frames for one or more prompts, as concurrent requests."""
@@ -84,16 +77,16 @@ def frames(
     stage = FrameStage(
         max_num_seqs=min(max_num_seqs, max_batched_rows, len(requests)),
         max_num_batched_tokens=max_batched_rows,
-        cudagraph_mode=graph_mode.name,
+        cudagraph_mode=graph_mode.upper(),  # type: ignore[arg-type]
         max_model_len=min(config.context, max(map(len, prompts)) + max_frames),
     )
     engine = load_frame_engine(model, stage, config)
     _run(engine, requests, steps)
-    for index, request in enumerate(requests):
-        made = engine.outcome(request.id).frames.astype(np.int64)
-        write_integers(output[index], made)
-        if codes:
-            write_integers(codes[index], made[:, 1:].T)
+    made = [engine.outcome(request.id).frames.astype(np.int64) for request in requests]
+    for path, array in zip(output, made, strict=True):
+        write_integers(path, array)
+    for path, array in zip(codes or (), made, strict=False):
+        write_integers(path, array[:, 1:].T)
 
 
 def _run(engine: "FrameEngine", requests: Sequence[FrameRequest], steps: Path | None) -> None:

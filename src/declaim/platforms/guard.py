@@ -93,6 +93,11 @@ class RecordingGuard:
 class _Operators(TorchDispatchMode):
     """Sees every operator, whatever it is called."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: nothing here is compiled, and torch's compiler is not loaded for it."""
+        return False
+
     def __init__(self, guard: RecordingGuard) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.guard = guard
