@@ -1,16 +1,20 @@
 """Every graph mode gives what NONE gives, bit for bit, through whole engines on poisoned memory."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from poisoned import PoisonedEngine, request_of
 
-from declaim.contracts.request import FrameRequest
+from declaim.contracts.request import FrameRequest, SpeechRequest
 from declaim.contracts.step import StepKind
+from declaim.engine.engine import Engine
 
 MakeEngine = Callable[..., PoisonedEngine]
+RunningEngine = Callable[..., AbstractAsyncContextManager[Engine]]
 Traces = dict[str, dict[str, Any]]
 
 MODES = ["PIECEWISE", "FULL", "FULL_AND_PIECEWISE"]
@@ -91,6 +95,12 @@ def test_sizes_that_never_fit(
     assert set(graphs.misses) == set(graphs.eager) == largest[sizes]
 
 
+def test_two_threads(make_engine: MakeEngine) -> None:
+    options = {"max_num_seqs": 4, "max_num_batched_tokens": 40, "threads": 2}
+    found = traces(make_engine(cudagraph_mode="FULL_AND_PIECEWISE", **options))
+    assert_same(found, traces(make_engine(**options)))
+
+
 def test_three_streams_after_four_in_a_graph_of_four(make_engine: MakeEngine) -> None:
     """The padding row of a graph must not carry the slot that stood there a step before."""
 
@@ -118,3 +128,20 @@ def test_nothing_is_captured_after_the_start(make_engine: MakeEngine) -> None:
     engine.run()
     assert set(graphs.programs) == before
     assert graphs.misses == {"backbone": 1, "fill": 1}
+
+
+def test_an_engine_counts_what_it_replays(running: RunningEngine) -> None:
+    """Everything is captured before the start: a stream in the default mode misses nothing."""
+
+    async def speak() -> tuple[float, float, float]:
+        async with running(cudagraph_mode="FULL_AND_PIECEWISE") as engine:
+            request = SpeechRequest(id="a", text="Hello there.", seed=1, max_frames=8)
+            stream = engine.speak(request)
+            async for _ in stream:
+                pass
+            await stream.outcome()
+            counts = engine.statistics()
+            return counts["steps"], counts["graph_replays"], counts["graph_misses"]
+
+    steps, replays, misses = asyncio.run(speak())
+    assert misses == 0 and replays >= steps > 0
