@@ -196,3 +196,26 @@ def test_a_model_that_is_not_there(
     assert "absent" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert run(arguments(tmp_path / "empty", [rows_file("a", 12, 0)])) == 3
+
+
+@pytest.mark.parametrize("mode", ["none", "piecewise", "full", "full_and_piecewise"])
+def test_graph_modes_give_the_same_frames(
+    micro: Path, rows_file: Callable[..., Path], mode: str
+) -> None:
+    """Two requests at once, in chunks, against the default mode."""
+    paths = [rows_file("a", 40, 1), rows_file("b", 3, 2)]
+    more = ["--seed", 5, "--max-frames", 6, "--max-batched-rows", 16]
+
+    def made(*options: object) -> list[list[int]]:
+        assert run(arguments(micro, paths, *more, *options)) == 0
+        return [np.load(path.with_suffix(".out.npy")).tolist() for path in paths]
+
+    assert made("--graph-mode", mode) == made()
+
+
+def test_an_unknown_graph_mode_is_refused(
+    micro: Path, rows_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = arguments(micro, [rows_file("a", 4, 1)], "--graph-mode", "half")
+    assert run(line) == 2
+    assert "full_and_piecewise" in capsys.readouterr().err

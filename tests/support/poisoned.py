@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from declaim.config.checkpoint import load_model_config
 from declaim.config.schema import FrameStage
 from declaim.contracts.request import FrameRequest, Prompt, SamplingParams
-from declaim.contracts.step import StepKind, StepPlan
+from declaim.contracts.step import StepKind
 from declaim.engine.frames import FrameEngine, StepReport, load_frame_engine
-from declaim.runner.batch import StepSize, exact_size
+from declaim.runner.batch import StepSize
+from declaim.runner.graphs import Graphs, Route
 from declaim.scheduler.record import Outcome
 
 Array = NDArray[Any]
@@ -66,7 +67,9 @@ class PoisonedEngine:
         chunk_rows: Callable[[FrameRequest, int], int] | None = None,
         **options: Any,
     ) -> None:
-        stage = FrameStage(**{"max_num_seqs": 4, "max_model_len": 256, **options})
+        stage = FrameStage(
+            **{"max_num_seqs": 4, "max_model_len": 256, "cudagraph_mode": "NONE", **options}
+        )
         self.config = load_model_config(directory)
         self.engine: FrameEngine = load_frame_engine(
             directory, stage, self.config, chunk_rows=chunk_rows
@@ -81,7 +84,7 @@ class PoisonedEngine:
         self.left: dict[str, dict[str, Array]] = {}
         self.outcomes: dict[str, Outcome] = {}
         if padding:
-            self.engine.runner.sizes = lambda plan: padded_size(plan, padding, stage)
+            pad_passes(self.engine.runner.graphs, padding, stage)
         layout = self.state.layout
         for slot in range(layout.slots):
             self._poison_slot(slot)
@@ -190,12 +193,18 @@ class PoisonedEngine:
             assert layer.k[-1].isfinite().all() and layer.v[-1].isfinite().all()
 
 
-def padded_size(plan: StepPlan, extra: int, stage: FrameStage) -> StepSize:
-    """A step's sizes with padding, within the buffers."""
-    size = exact_size(plan)
-    streams = size.streams and min(size.streams + extra, stage.max_num_seqs)
-    if plan.kind is StepKind.DECODE:
-        return StepSize(rows=streams, labelled=0, streams=streams)
-    rows = min(size.rows + extra, stage.max_num_batched_tokens)
-    labelled = size.labelled and min(size.labelled + extra, stage.max_num_batched_tokens)
-    return StepSize(rows=rows, labelled=labelled, streams=streams)
+def pad_passes(graphs: Graphs, extra: int, stage: FrameStage) -> None:
+    """Route every step with that many rows, labelled rows and streams more, within the buffers."""
+    route = graphs.route
+
+    def padded(kind: StepKind, exact: StepSize) -> Route:
+        streams = exact.streams and min(exact.streams + extra, stage.max_num_seqs)
+        most = stage.max_num_batched_tokens
+        size = StepSize(
+            rows=streams if kind is StepKind.DECODE else min(exact.rows + extra, most),
+            labelled=exact.labelled and min(exact.labelled + extra, most),
+            streams=streams,
+        )
+        return Route(kind, size, route(kind, exact).passes)
+
+    graphs.route = padded  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import typer
@@ -18,6 +18,9 @@ from declaim.contracts.request import MAX_FRAMES, FrameRequest, Prompt, Sampling
 
 if TYPE_CHECKING:
     from declaim.engine.frames import FrameEngine
+
+
+GraphMode = Literal["none", "piecewise", "full", "full_and_piecewise"]
 
 
 def frames(
@@ -42,6 +45,9 @@ def frames(
     temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Above 0, at most 1.")] = None,
     top_k: Annotated[int | None, typer.Option(help="At least 1.")] = None,
+    graph_mode: Annotated[
+        GraphMode, typer.Option(help="Which steps are recorded and replayed.")
+    ] = "full_and_piecewise",
     steps: Annotated[Path | None, typer.Option(help="Write one JSON line a step.")] = None,
 ) -> None:
     """Generate frames for one or more prompts, as concurrent requests."""
@@ -52,37 +58,32 @@ def frames(
     from declaim.engine.frames import load_frame_engine
 
     config = load_model_config(model)
-    prompts = [read_integers(path, "--rows") for path in rows]
+    prompts = [_int32(read_integers(path, "--rows"), path) for path in rows]
     sampling = _sampling(
         config.generation.sampling, greedy, temperature=temperature, top_p=top_p, top_k=top_k
     )
     requests = [
-        FrameRequest(
-            id=str(index),
-            prompt=Prompt(rows=_int32(prompt, rows[index]), prefix_rows=0),
-            sampling=sampling,
-            seed=request_seed,
-            max_frames=max_frames,
-        )
-        for index, (prompt, request_seed) in enumerate(
-            zip(prompts, _seeds(seed, len(rows)), strict=True)
-        )
+        FrameRequest(str(index), Prompt(prompt, 0), sampling, request_seed, max_frames)
+        for index, (prompt, request_seed) in enumerate(_with_seeds(prompts, seed))
     ]
     stage = FrameStage(
-        max_num_seqs=min(max_num_seqs, max_batched_rows),
+        max_num_seqs=min(max_num_seqs, max_batched_rows, len(requests)),
         max_num_batched_tokens=max_batched_rows,
+        cudagraph_mode=graph_mode.upper(),  # type: ignore[arg-type]
         max_model_len=min(config.context, max(map(len, prompts)) + max_frames),
     )
     engine = load_frame_engine(model, stage, config)
-    _run(engine, requests, steps)
-    for index, request in enumerate(requests):
-        made = engine.outcome(request.id).frames.astype(np.int64)
-        write_integers(output[index], made)
-        if codes:
-            write_integers(codes[index], made[:, 1:].T)
+    made = _run(engine, requests, steps)
+    for path, array in zip(output, made, strict=True):
+        write_integers(path, array)
+    for path, array in zip(codes or (), made, strict=False):
+        write_integers(path, array[:, 1:].T)
 
 
-def _run(engine: "FrameEngine", requests: Sequence[FrameRequest], steps: Path | None) -> None:
+def _run(
+    engine: "FrameEngine", requests: Sequence[FrameRequest], steps: Path | None
+) -> list[NDArray[np.int64]]:
+    """The frames of each request."""
     with ExitStack() as stack:
         log = stack.enter_context(steps.open("w", encoding="utf-8")) if steps else None
         for request in requests:
@@ -90,6 +91,7 @@ def _run(engine: "FrameEngine", requests: Sequence[FrameRequest], steps: Path | 
         for report in engine.steps():
             if log is not None:
                 log.write(json.dumps(report.as_json(), separators=(",", ":")) + "\n")
+    return [engine.outcome(request.id).frames.astype(np.int64) for request in requests]
 
 
 def _check_counts(rows: Sequence[Path], other: Sequence[Path], name: str) -> None:
@@ -136,12 +138,15 @@ def _sampling(
     return replace(defaults, **changes)  # type: ignore[arg-type]
 
 
-def _seeds(seed: int | None, count: int) -> list[int]:
+def _with_seeds(
+    prompts: Sequence[NDArray[np.int32]], seed: int | None
+) -> list[tuple[NDArray[np.int32], int]]:
+    """Each prompt with seed + its number, or with a fresh seed, which is printed."""
     from declaim.engine.frames import fresh_seed
 
     if seed is not None:
-        return [seed + index for index in range(count)]
-    seeds = [fresh_seed() for _ in range(count)]
+        return [(prompt, seed + index) for index, prompt in enumerate(prompts)]
+    seeds = [fresh_seed() for _ in prompts]
     for index, value in enumerate(seeds):
         print(f"seed {index} {value}", file=sys.stderr)
-    return seeds
+    return list(zip(prompts, seeds, strict=True))

@@ -250,6 +250,7 @@ class Engine:
     def statistics(self) -> Mapping[str, float]:
         """Counters since the start and gauges of now."""
         scheduler = self._parts.frames.scheduler.statistics()
+        graphs = self._parts.frames.runner.graphs
         codec = self._codec.counters
         return {
             "requests_running": scheduler.running,
@@ -262,6 +263,8 @@ class Engine:
             "kv_pages_reserved": scheduler.pages_reserved,
             "steps": self._frames.steps,
             "step_seconds": self._frames.seconds,
+            "graph_replays": graphs.replays.total(),
+            "graph_misses": graphs.misses.total(),
             "codec_seconds": codec.seconds,
             "codec_streams": self._codec.streams,
             "codec_batches": codec.batches,

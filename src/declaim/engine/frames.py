@@ -15,6 +15,7 @@ from declaim.config.schema import FrameStage
 from declaim.contracts.errors import InvalidRequest
 from declaim.contracts.request import MAX_SEED, FrameRequest
 from declaim.contracts.step import StepPlan
+from declaim.platforms.base import Platform
 from declaim.platforms.cpu.platform import CpuPlatform
 from declaim.runner.runner import Runner
 from declaim.runner.worker import build_runner
@@ -133,14 +134,16 @@ def load_frame_engine(
     config: ModelConfig,
     *,
     chunk_rows: ChunkRows | None = None,
-    platform: CpuPlatform | None = None,
+    platform: Platform | None = None,
 ) -> FrameEngine:
-    """Load a checkpoint into an engine on the CPU.
+    """Load a checkpoint into an engine, graphs captured.
 
-    chunk_rows: cuts prompts shorter than a step has room for, as the scheduler's.
+    platform: the CPU by default. chunk_rows: cuts prompts shorter than a step has room for, as
+    the scheduler's.
     Raises InvalidCheckpoint, InvalidConfig or OutOfMemory.
     """
     runner = build_runner(directory, config, stage, platform or CpuPlatform())
+    runner.capture()
     layout = runner.state.layout
     limits = SchedulerLimits(
         max_num_seqs=stage.max_num_seqs,

@@ -28,7 +28,7 @@ def load_engine(
     directory; the model directory's by default.
     Raises NotFound, InvalidConfig, InvalidCheckpoint or OutOfMemory.
     """
-    deploy, warnings = check_supported(deploy)
+    check_supported(deploy)
     config = load_model_config(model)
     stored = open_codec(find_codec(codec, model), model_codebooks=config.tower.num_codebooks)
     builder = PromptBuilder(load_tokenizer(model, config), config)
@@ -61,4 +61,5 @@ def load_engine(
         prepare_frames=lambda: CpuPlatform().set_threads(deploy.frames.threads),
         prepare_codec=lambda: torch.set_num_threads(deploy.codec.threads),
     )
-    return Engine(parts), warnings
+    adjusted = frames.runner.graphs.warning
+    return Engine(parts), () if adjusted is None else (adjusted,)

@@ -12,6 +12,7 @@ from declaim.model.frame_lm import FrameLM
 from declaim.parallel.ranks import Ranks
 from declaim.platforms.base import Platform
 from declaim.runner.batch import Batch
+from declaim.runner.graphs import GraphMode, Graphs, capture_sizes, resolve_mode
 from declaim.runner.runner import Runner
 from declaim.sampling.sampler import FrameSampler
 from declaim.state.device import allocate
@@ -22,11 +23,17 @@ def build_runner(
 ) -> Runner:
     """Load a checkpoint (or make random weights) and allocate all memory once.
 
-    Raises InvalidCheckpoint for files that do not hold the configured network, InvalidConfig and
-    OutOfMemory for a stage that does not fit the platform.
+    Graphs are not captured yet; a mode that the platform lacks falls back, as the runner's graphs
+    say. Raises InvalidCheckpoint for files that do not hold the configured network, InvalidConfig
+    and OutOfMemory for a stage that does not fit the platform.
     """
     platform.set_threads(stage.threads)
-    ops = platform.op_table(Ranks())
+    mode, warning = resolve_mode(
+        GraphMode(stage.cudagraph_mode), platform.graph_modes, platform.name
+    )
+    sizes = capture_sizes(stage)
+    recorder = platform.recorder(platform.op_table(Ranks()))
+    ops = recorder.ops
     layout = platform.layout(config, stage)
     with torch.no_grad():
         if stage.load_format == "random":
@@ -38,4 +45,5 @@ def build_runner(
         state = allocate(config, layout, platform.device)
         context = min(stage.max_model_len, config.context)
         batch = Batch(config, platform, layout, stage.max_num_batched_tokens, context)
-    return Runner(config, model, state, batch)
+    graphs = Graphs(model, state, recorder, mode, sizes, warning)
+    return Runner(config, model, state, batch, graphs)

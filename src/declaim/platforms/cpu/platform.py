@@ -14,6 +14,7 @@ from declaim.config.schema import FrameStage
 from declaim.contracts.errors import InvalidConfig, OutOfMemory
 from declaim.ops.reference import ReferenceOps
 from declaim.ops.table import Collectives, OpTable
+from declaim.platforms.recorder import Recorder
 from declaim.state.layout import StateLayout
 
 BLOCK = 16
@@ -37,6 +38,7 @@ class CpuPlatform:
     """Reference ops; state in float32 unless the recurrent dtype is asked for otherwise."""
 
     name = "cpu"
+    graph_modes = frozenset({"PIECEWISE", "FULL", "FULL_AND_PIECEWISE"})
     device = torch.device("cpu")
     page_size = BLOCK
     dtype = torch.float32
@@ -44,6 +46,10 @@ class CpuPlatform:
     def op_table(self, collectives: Collectives) -> OpTable:
         """The readable PyTorch reference."""
         return ReferenceOps(collectives)
+
+    def recorder(self, table: OpTable) -> Recorder:
+        """Programs of op calls, replayed by a loop."""
+        return Recorder(table)
 
     def layout(self, config: ModelConfig, stage: FrameStage) -> StateLayout:
         """Pages from kv_pages or kv_memory, no more than all slots can use."""
