@@ -1,6 +1,5 @@
 """Reading and writing the integer arrays that commands exchange as .npy files."""
 
-import contextlib
 import io
 from pathlib import Path
 
@@ -19,8 +18,9 @@ def read_integers(path: Path, param: str) -> NDArray[np.int64]:
     if not path.is_file():
         raise NotFound(f"{param}: there is no file {path}", param=param, value=str(path))
     try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        with path.open("rb") as file:
+            array = np.load(file, allow_pickle=False)
+    except Exception as error:  # numpy's readers of headers and archives raise nothing narrower
         raise InvalidRequest(
             f"{param}: {path} is not a readable .npy file", param=param, value=str(path)
         ) from error
@@ -43,9 +43,7 @@ def read_integers(path: Path, param: str) -> NDArray[np.int64]:
 
 
 def write_integers(path: Path, array: NDArray[np.int64]) -> None:
-    """Write int64, whole or not at all; folders on the way are made."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    """Write int64, whole or not at all."""
     content = io.BytesIO()
     np.save(content, np.ascontiguousarray(array, dtype=np.int64))
     write_whole(path, content.getvalue())

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from declaim.cli.outputs import prepare_output
+
 
 def say(
     text: Annotated[str, typer.Argument(help="What to speak.")],
@@ -23,6 +25,7 @@ def say(
     max_frames: Annotated[int | None, typer.Option(help="Most frames, 1 to 2048.")] = None,
 ) -> None:
     """Speak a text into a WAV file."""
+    prepare_output(output, "-o")
     from declaim.api import say as speak
     from declaim.audio.wav import write_wav
     from declaim.nano.make import default_checkpoint
