@@ -42,6 +42,7 @@ def say(
     """Speak a text with the checkpoint's own sampling defaults.
 
     codec: a codec file or directory; the model directory's by default. seed: fresh without one.
+    max_frames: by default the checkpoint's own, or what its context leaves.
     Raises InvalidRequest for text that cannot be spoken, InvalidCheckpoint for files that do not
     hold a model or codec, NotFound for paths that are not there.
     """
@@ -50,12 +51,16 @@ def say(
     stored = open_codec(find_codec(codec, model), model_codebooks=config.tower.num_codebooks)
     decoder = Decoder(stored.config, stored.weights(decode_only=True))
     chosen = fresh_seed() if seed is None else seed
+    prompt = builder.build(text)
+    room = max(config.context - len(prompt.rows), 1)
     request = FrameRequest(
         id="say",
-        prompt=builder.build(text),
+        prompt=prompt,
         sampling=config.generation.sampling,
         seed=chosen,
-        max_frames=config.generation.max_new_tokens if max_frames is None else max_frames,
+        max_frames=min(config.generation.max_new_tokens, room)
+        if max_frames is None
+        else max_frames,
     )
     rows = len(request.prompt.rows) + request.max_frames
     stage = FrameStage(max_num_seqs=1, max_model_len=min(rows, config.context))

@@ -1,5 +1,7 @@
 """`declaim say`: real text to a WAV file, and its errors."""
 
+import json
+import shutil
 import wave
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +64,17 @@ def test_without_a_model(
     assert run(line) == 0
     assert "RANDOM WEIGHTS" in capsys.readouterr().err
     assert made[0].stat().st_mtime_ns == stamp
+
+
+def test_a_context_below_the_default_frames(micro: Path, tmp_path: Path) -> None:
+    """Without --max-frames a request takes what the context leaves it."""
+    small = tmp_path / "small"
+    shutil.copytree(micro, small)
+    config = json.loads((small / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = 80
+    (small / "config.json").write_text(json.dumps(config))
+    speech = speak("Hello.", model=small, seed=3)
+    assert 1 <= len(speech.frames) <= 80 - 73
 
 
 BAD = {
