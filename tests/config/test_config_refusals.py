@@ -115,6 +115,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({f"{T}max_position_embeddings": ABSENT}, f"{T}max_position_embeddings", "missing"),
     ({f"{T}rms_norm_eps": 0.0}, f"{T}rms_norm_eps", "found 0.0"),
     ({f"{T}mamba_ssm_dtype": "int8"}, f"{T}mamba_ssm_dtype", "'int8'"),
+    ({f"{T}mamba_ssm_dtype": "float16"}, f"{T}mamba_ssm_dtype", "'float16'"),
     ({"dtype": "int8"}, "dtype", "'int8'"),
     ({"eos_token_id": 512}, "eos_token_id", "[0, 511]"),
     ({"eos_token_id": -1}, "eos_token_id", "found -1"),

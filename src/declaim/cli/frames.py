@@ -13,8 +13,15 @@ import typer
 from numpy.typing import NDArray
 
 from declaim.cli.arrays import read_integers, write_integers
+from declaim.cli.outputs import check_distinct, prepare_output
 from declaim.contracts.errors import InvalidRequest
-from declaim.contracts.request import MAX_FRAMES, FrameRequest, Prompt, SamplingParams
+from declaim.contracts.request import (
+    MAX_FRAMES,
+    FrameRequest,
+    Prompt,
+    SamplingParams,
+    check_integer,
+)
 
 if TYPE_CHECKING:
     from declaim.engine.frames import FrameEngine
@@ -47,6 +54,9 @@ def frames(
     """Generate frames for one or more prompts, as concurrent requests."""
     for paths, name in ((output, "-o"), (codes or rows, "--codes")):
         _check_counts(rows, paths, name)
+    for limit, name in ((max_num_seqs, "--max-num-seqs"), (max_batched_rows, "--max-batched-rows")):
+        check_integer(name, limit, 1, 2**31 - 1)
+    _prepare_outputs(output, codes or [], steps)
     from declaim.config.checkpoint import load_model_config
     from declaim.config.schema import FrameStage
     from declaim.engine.frames import load_frame_engine
@@ -56,21 +66,16 @@ def frames(
     sampling = _sampling(
         config.generation.sampling, greedy, temperature=temperature, top_p=top_p, top_k=top_k
     )
+    each = zip(rows, prompts, _seeds(seed, len(rows)), strict=True)
     requests = [
-        FrameRequest(
-            id=str(index),
-            prompt=Prompt(rows=_int32(prompt, rows[index]), prefix_rows=0),
-            sampling=sampling,
-            seed=request_seed,
-            max_frames=max_frames,
-        )
-        for index, (prompt, request_seed) in enumerate(
-            zip(prompts, _seeds(seed, len(rows)), strict=True)
-        )
+        FrameRequest(str(index), Prompt(_int32(prompt, path), 0), sampling, own_seed, max_frames)
+        for index, (path, prompt, own_seed) in enumerate(each)
     ]
-    stage = FrameStage(
-        max_num_seqs=min(max_num_seqs, max_batched_rows),
-        max_num_batched_tokens=max_batched_rows,
+    stage = FrameStage(  # no more memory than these requests can use
+        max_num_seqs=min(max_num_seqs, max_batched_rows, len(rows)),
+        max_num_batched_tokens=min(
+            max_batched_rows, sum(max(len(prompt), 1) for prompt in prompts)
+        ),
         max_model_len=min(config.context, max(map(len, prompts)) + max_frames),
     )
     engine = load_frame_engine(model, stage, config)
@@ -90,6 +95,15 @@ def _run(engine: "FrameEngine", requests: Sequence[FrameRequest], steps: Path | 
         for report in engine.steps():
             if log is not None:
                 log.write(json.dumps(report.as_json(), separators=(",", ":")) + "\n")
+
+
+def _prepare_outputs(output: Sequence[Path], codes: Sequence[Path], steps: Path | None) -> None:
+    outputs = [("-o", path) for path in output] + [("--codes", path) for path in codes]
+    if steps is not None:
+        outputs.append(("--steps", steps))
+    for param, path in outputs:
+        prepare_output(path, param)
+    check_distinct(outputs)
 
 
 def _check_counts(rows: Sequence[Path], other: Sequence[Path], name: str) -> None:

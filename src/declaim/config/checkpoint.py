@@ -34,6 +34,7 @@ _REFUSED_TYPES: Mapping[str, str] = {
     "qwen3_5_moe_text": "a plain text model without the codebook tower",
 }
 _DTYPES = ("bfloat16", "float16", "float32")
+_STATE_DTYPES = ("bfloat16", "float32")
 _SAMPLING_KEYS = (
     "temperature",
     "top_p",
@@ -175,7 +176,7 @@ def _backbone(text: Section, *, fish: bool) -> tuple[BackboneConfig, list[Sectio
         linear_num_value_heads=text.integer("linear_num_value_heads"),
         linear_key_head_dim=text.integer("linear_key_head_dim"),
         linear_value_head_dim=text.integer("linear_value_head_dim"),
-        mamba_ssm_dtype=None if mamba is None else text.choice("mamba_ssm_dtype", _DTYPES),
+        mamba_ssm_dtype=None if mamba is None else text.choice("mamba_ssm_dtype", _STATE_DTYPES),
     )
     _multiple(text, "num_attention_heads", "num_key_value_heads")
     _multiple(text, "linear_num_value_heads", "linear_num_key_heads")

@@ -72,7 +72,8 @@ def _taps(x: Tensor, history: Tensor, first: list[int], count: list[int]) -> tup
             taps[tap] += place[tap : tap + length]
         last += place[length:]
     met = source.index_select(0, torch.tensor(taps).flatten()).view(keep + 1, *x.shape)
-    return met, source.index_select(0, torch.tensor(last)).view(history.shape)
+    held = source.index_select(0, torch.tensor(last, dtype=torch.int64))
+    return met, held.view(history.shape)
 
 
 @dataclass(frozen=True)
