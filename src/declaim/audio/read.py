@@ -10,11 +10,12 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 import numpy as np
 import soxr
+from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import InputContainer
@@ -142,7 +143,7 @@ def _unreadable(param: str, what: str) -> DeclaimError:
 
 def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, FloatArray]]:
     """Runs of one sample rate each, in order: the rate and the channels' mean [n]."""
-    pieces: list[tuple[int, FloatArray]] = []
+    runs: list[tuple[int, list[FloatArray]]] = []
     seconds = 0.0
     with av.open(
         io.BytesIO(content),
@@ -156,7 +157,9 @@ def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, F
             mono = _mono(frame)
             if not np.isfinite(mono).all():
                 raise _unreadable(param, "it holds samples that are not finite numbers")
-            pieces.append((frame.sample_rate, mono))
+            if not runs or runs[-1][0] != frame.sample_rate:
+                runs.append((frame.sample_rate, []))
+            runs[-1][1].append(mono)
             seconds += len(mono) / frame.sample_rate
             if seconds > limits.max_seconds + MARGIN_SECONDS:
                 raise TooLarge(
@@ -165,7 +168,7 @@ def _decode(content: bytes, limits: ClipLimits, param: str) -> list[tuple[int, F
                     limit=f"{limits.max_seconds:g} s",
                     value=f"more than {limits.max_seconds:g} s",
                 )
-    return pieces
+    return [(rate, np.concatenate(pieces)) for rate, pieces in runs]
 
 
 def _options(content: bytes) -> dict[str, str]:
@@ -204,14 +207,17 @@ def _frames(
     Raises InvalidRequest for more channels, another sample rate or more packets than allowed.
     """
     most = max(PACKETS_PER_SECOND, round(PACKETS_PER_SECOND * limits.max_seconds))
-    stream.codec_context.options = {"max_samples": str(_MAX_FRAME_SAMPLES)}
-    _check_form(stream.codec_context.channels, stream.codec_context.sample_rate, param)
+    context = cast(AudioCodecContext | None, stream.codec_context)
+    if context is None:
+        raise _unreadable(param, "its codec is not known")
+    context.options = {"max_samples": str(_MAX_FRAME_SAMPLES)}
+    _check_form(context.channels, context.sample_rate, param)
     packets = container.demux(stream)
     for _ in range(most):
         try:
             packet = next(packets, None)
-        except av.FFmpegError:
-            return  # the rest of the file is damaged
+        except (av.FFmpegError, IndexError):
+            return  # the rest is damaged; IndexError: streams appeared on the way, this one ended
         if packet is None:
             return
         try:

@@ -1,13 +1,13 @@
-"""Causal attention over blocks of 16 context rows, aligned to position.
+"""Causal attention over blocks of 64 context rows, aligned to position.
 
-For a row at position p, block p // 16 is its diagonal block and the earlier ones are full; which
-is which depends on the position alone. Blocks meet tiles of query rows in products of one fixed
-size. What a row does not see is dropped from the results by selection, whatever it holds, and
-sums over blocks are such that dropped blocks add nothing. Only V of the diagonal block meets each
-row by itself, with everything behind the row replaced by zero first.
+Scores, weights and values of every block go through products of one fixed size. Positions past a
+row are dropped by selection, whatever they hold; weights are exp(score - the row's largest score),
+and blocks are added one after another from the first, so that blocks behind a row add nothing.
+
+Values past a row meet a weight of 0, and 0 times a finite value adds nothing. Those that are not
+written are set to zero by selection; where a span's own values are not all finite, its rows are
+taken one by one, with everything behind each set to zero.
 """
-
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +18,8 @@ from declaim.ops.tiles import COLUMN_STEP, TILE_ROWS, batch_product
 from declaim.state.pages import Pages
 from declaim.state.step import Spans
 
-BLOCK = 16
+BLOCK = 64
 """Context rows of a block."""
-
-TILES_AT_ONCE = 64
-"""Query tiles of one batched product: bounds the copies of K and V blocks that it needs."""
 
 
 def store(k: Tensor, v: Tensor, spans: Spans, pages: Pages) -> None:
@@ -33,163 +30,184 @@ def store(k: Tensor, v: Tensor, spans: Spans, pages: Pages) -> None:
     pages.v[page, :, offset] = v.to(pages.v.dtype)
 
 
-@dataclass(frozen=True)
-class Context:
-    """K and V of some spans as float32 blocks; rows that are not written hold anything.
+def whole_blocks(length: int) -> int:
+    """Rows of the blocks that hold a context."""
+    return -(-length // BLOCK) * BLOCK
 
-    k, v [spans, pages, kv heads, blocks of a page, 16, width].
+
+class ContextReader:
+    """Reads K and V back from pages, into memory that it keeps.
+
+    Fresh memory of a megabyte costs more in page faults than the copy itself. What is read holds
+    until the next read, by one thread.
     """
 
-    k: Tensor
-    v: Tensor
+    def __init__(self) -> None:
+        self._kept = torch.empty(0)
+
+    def read(self, table: Tensor, pages: Pages, rows: int) -> tuple[Tensor, Tensor]:
+        """K and V of the pages in `table` int32 [spans, pages]: float32 [spans, K, rows, D].
+
+        Where a table ends early, the rest is the null page's.
+        """
+        count, heads, size, width = pages.k.shape
+        needed = -(-rows // size)
+        table = table[:, :needed].long()
+        if table.shape[1] < needed:
+            table = F.pad(table, (0, needed - table.shape[1]), value=count - 1)
+        head = torch.arange(heads, device=table.device)[:, None]
+        index = (table[:, None] * heads + head).flatten()
+        both = self._space((2, len(index), size, width), pages.k)
+        for source, target in zip((pages.k, pages.v), both, strict=True):
+            torch.index_select(source.view(count * heads, size, width), 0, index, out=target)
+        both = both.view(2, len(table), heads, needed * size, width)
+        k, v = both[:, :, :, :rows].float().contiguous()
+        return k, v
+
+    def _space(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        size = torch.Size(shape).numel()
+        kept = self._kept
+        if kept.numel() < size or kept.dtype != like.dtype or kept.device != like.device:
+            with torch.inference_mode(False):
+                self._kept = torch.empty(size, dtype=like.dtype, device=like.device)
+        return self._kept[:size].view(shape)
 
 
-def read_context(table: Tensor, pages: Pages) -> Context:
-    """The blocks of the pages in `table` int32 [spans, pages], read back as stored."""
-
-    def blocks(part: Tensor) -> Tensor:
-        kept = part.index_select(0, table.flatten()).float()
-        _, heads, size, width = kept.shape
-        return kept.view(*table.shape, heads, size // BLOCK, BLOCK, width)
-
-    return Context(blocks(pages.k), blocks(pages.v))
-
-
-def span_context(k: Tensor, v: Tensor, first: list[int], count: list[int]) -> Context:
-    """The blocks of spans that start from nothing, from their own K and V [n, heads, width]."""
-    blocks = -(-max(count) // BLOCK)
-
-    def shaped(part: Tensor) -> Tensor:
-        rows = [
-            F.pad(part[start : start + length].float(), (0, 0, 0, 0, 0, blocks * BLOCK - length))
-            for start, length in zip(first, count, strict=True)
-        ]
-        whole = torch.stack(rows)
-        whole = whole.view(len(rows), blocks, BLOCK, *whole.shape[2:]).transpose(2, 3)
-        return whole.unsqueeze(3)
-
-    return Context(shaped(k), shaped(v))
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None, reader: ContextReader
+) -> Tensor:
     """q [n, H, D], k and v [n, K, D] -> float32 [n, H * D]; rows of length-0 spans give 0."""
-    numbers, first, count = live_spans(spans)
-    out = q.new_zeros(q.shape[0], q.shape[1] * q.shape[2], dtype=torch.float32)
+    rows, heads, width = q.shape
+    query = (q.float() * width**-0.5).view(rows, k.shape[1], -1, width)
     if pages is None:
-        context = span_context(k, v, first, count)
-    else:
-        assert spans.length is not None and spans.table is not None
-        store(k, v, spans, pages)
-        length = spans.length.tolist()
-        live = [index for index, number in enumerate(numbers) if length[number]]
-        if not live:
-            return out
-        numbers, first, count = ([part[i] for i in live] for part in (numbers, first, count))
-        used = -(-max(length[number] for number in numbers) // pages.k.shape[2])
-        context = read_context(spans.table[numbers, :used], pages)
-    rows, tiles, owner = _tiles(first, count)
-    position = spans.position[tiles]
-    parts = [
-        _attend(q.float()[tiles[begin:end]], context, position[begin:end], owner[begin:end])
-        for begin, end in ((i, i + TILES_AT_ONCE) for i in range(0, len(tiles), TILES_AT_ONCE))
+        return _attend_within(query, k.float(), v.float(), spans).reshape(rows, heads * width)
+    assert spans.length is not None and spans.table is not None
+    store(k, v, spans, pages)
+    length = spans.length.tolist()
+    live = [span for span in zip(*live_spans(spans), strict=True) if length[span[0]]]
+    single = [(number, first) for number, first, count in live if count == 1]
+    out = torch.zeros_like(query)
+    if single:
+        numbers, places = (list(part) for part in zip(*single, strict=True))
+        ends = [length[number] for number in numbers]
+        kept = reader.read(spans.table[numbers], pages, whole_blocks(max(ends)))
+        out[places] = attend_rows(query[places], ends, *kept)
+    for number, first, count in live:
+        if count == 1:
+            continue
+        end = length[number]
+        keys, values = reader.read(spans.table[number : number + 1], pages, whole_blocks(end))
+        values[:, :, end:] = 0.0
+        own = query[first : first + count]
+        out[first : first + count] = attend_context(own, end - count, keys[0], values[0])
+    return out.view(rows, heads * width)
+
+
+def _attend_within(query: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Spans that start from nothing, from their own K and V [n, K, D]."""
+    made = [query[:0]]
+    for _, first, count in zip(*live_spans(spans), strict=True):
+        keys, values = (
+            F.pad(part[first : first + count].transpose(0, 1), (0, 0, 0, -count % BLOCK))
+            for part in (k, v)
+        )
+        made.append(attend_context(query[first : first + count], 0, keys, values))
+    return torch.cat(made)
+
+
+def attend_context(query: Tensor, first: int, k: Tensor, v: Tensor) -> Tensor:
+    """Rows of one context, query [r, K, group, D], the first at position `first`.
+
+    k, v [K, rows, D], whole blocks; v is zero behind the last row of the query.
+    """
+    rows = query.shape[0]
+    if rows > 1 and bool(torch.isfinite(v[:, first : first + rows]).all()):
+        return attend_span(query, first, k, v)
+    each = [
+        attend_rows(query[i : i + 1], [first + i + 1], k[None], v[None].clone())
+        for i in range(rows)
     ]
-    out[tiles.flatten()[rows]] = torch.cat(parts).flatten(0, 1)[rows]
-    return out
+    return torch.cat(each)
 
 
-def _tiles(first: list[int], count: list[int]) -> tuple[Tensor, Tensor, list[int]]:
-    """Tiles of the spans' rows [tiles, 4], and each tile's span.
+def attend_rows(query: Tensor, ends: list[int], k: Tensor, v: Tensor) -> Tensor:
+    """Rows that end a context each: query [s, K, group, D], k, v [s, K, rows, D], whole blocks.
 
-    A tile that is not full repeats its last row; the first result [m] says which places of the
-    tiles, counted through, are rows of their own.
+    Writes zeros into v behind the ends.
     """
-    kept: list[int] = []
-    rows: list[int] = []
-    owner: list[int] = []
-    for span, (start, length) in enumerate(zip(first, count, strict=True)):
-        kept += range(len(rows), len(rows) + length)
-        rows += range(start, start + length)
-        rows += rows[-1:] * (-length % TILE_ROWS)
-        owner += [span] * -(-length // TILE_ROWS)
-    return torch.tensor(kept), torch.tensor(rows).view(-1, TILE_ROWS), owner
+    spans, heads, group, width = query.shape
+    for span, end in enumerate(ends):
+        v[span, :, end:] = 0.0
+    keys, values = _blocks(k), _blocks(_columns(v))
+    # Products of the batch: spans, kv heads, tiles of query heads, blocks.
+    batch = (spans, heads, -(-group // TILE_ROWS), keys.shape[2])
+    padded = F.pad(query, (0, 0, 0, -group % TILE_ROWS)).view(*batch[:3], 1, TILE_ROWS, width)
+
+    def flat(part: Tensor) -> Tensor:
+        return part.expand(*batch, *part.shape[4:]).reshape(-1, *part.shape[4:])
+
+    scores = batch_product(flat(padded), flat(keys[:, :, None]).mT).view(*batch, TILE_ROWS, BLOCK)
+    for span, end in enumerate(ends):
+        full, rest = divmod(end, BLOCK)
+        if rest:
+            scores[span, :, :, full, :, rest:] = -torch.inf
+            full += 1
+        if full < batch[3]:
+            scores[span, :, :, full:] = -torch.inf
+    weights = (scores - scores.amax((3, 5), keepdim=True)).exp_()
+    value = batch_product(weights.flatten(0, 3), flat(values[:, :, None]))
+    value = _added(value.view(*batch, TILE_ROWS, -1), 3)
+    made = value / _added(weights.sum(-1, keepdim=True), 3)
+    return made.flatten(2, 3)[:, :, :group, :width]
 
 
-def _tile_blocks(part: Tensor, owner: list[int], used: int) -> Tensor:
-    """The first pages of each tile's span."""
-    if owner == list(range(part.shape[0])):
-        return part[:, :used]
-    return part[:, :used].index_select(0, torch.tensor(owner))
+def attend_span(query: Tensor, first: int, k: Tensor, v: Tensor) -> Tensor:
+    """`attend_context` where the span's values are finite: tiles of rows share each block."""
+    rows, heads, group, width = query.shape
+    keys, values = _blocks(k), _blocks(_columns(v))
+    blocks, height = keys.shape[1], -(-rows * group // TILE_ROWS) * TILE_ROWS
+    tiled = query.transpose(0, 1).reshape(heads, rows * group, width)
+    tiled = F.pad(tiled, (0, 0, 0, height - rows * group))
+    # Line m of the tiles stands at position first + m // group; the tiles ahead of a block skip it.
+    skipped = [
+        max(block * BLOCK - first, 0) * group // TILE_ROWS * TILE_ROWS for block in range(blocks)
+    ]
+    scores = query.new_full((heads, blocks, height, BLOCK), -torch.inf)
+    for head in range(heads):
+        for block, skip in enumerate(skipped):
+            scores[head, block, skip:] = _tiled(tiled[head, skip:], keys[head, block].T)
+    place = torch.arange(blocks * BLOCK, device=query.device).view(blocks, 1, BLOCK)
+    own = first + torch.arange(height, device=query.device) // group
+    scores = scores.masked_fill(place > own[:, None], -torch.inf)
+    weights = (scores - scores.amax((1, 3), keepdim=True)).exp_()
+    value = query.new_zeros(heads, height, values.shape[-1])
+    for head in range(heads):
+        for block, skip in enumerate(skipped):
+            value[head, skip:] += _tiled(weights[head, block, skip:], values[head, block])
+    made = value / _added(weights.sum(-1, keepdim=True), 1)
+    return made[:, : rows * group, :width].reshape(heads, rows, group, width).transpose(0, 1)
 
 
-def _attend(q: Tensor, context: Context, position: Tensor, owner: list[int]) -> Tensor:
-    """Tiles q [tiles, 4, H, D], position [tiles, 4] -> [tiles, 4, H * D].
-
-    With B blocks of a page, scores, weights and values of blocks are
-    [tiles, pages, kv heads, B, 4, group, 16 or D].
-    """
-    tiles, _, heads, width = q.shape
-    kv_heads, inside = context.k.shape[2:4]
-    used = int(position.max()) // (inside * BLOCK) + 1
-    shared = int(position.min()) // (inside * BLOCK)  # pages that every row sees whole
-    k, v = (_tile_blocks(part, owner, used) for part in (context.k, context.v))
-    place = position.long().view(tiles, 1, 1, 1, TILE_ROWS, 1, 1)
-    own = place.div(BLOCK, rounding_mode="floor")
-    block = torch.arange(shared * inside, used * inside).view(-1, 1, inside, 1, 1, 1)
-    ahead = block * BLOCK + torch.arange(BLOCK) > place
-
-    q = (q * width**-0.5).view(tiles, 1, TILE_ROWS, kv_heads, 1, -1, width).transpose(2, 3)
-    q = q.transpose(3, 4).expand(-1, used, -1, inside, -1, -1, -1)
-    scores = _product(q, k.mT, 2)
-    scores[:, shared:].masked_fill_(ahead, -torch.inf)
-    top = scores.amax(-1, keepdim=True).amax((1, 3), keepdim=True)
-    weights = torch.exp(scores - top)
-    values = _product(weights, v, 2)
-    values[:, shared:].masked_fill_(block >= own, 0.0)
-    value = _added(values) + _own_values(weights, v, position.long())
-    value = value / _added(weights.sum(-1, keepdim=True))
-    return value.transpose(1, 2).reshape(tiles, TILE_ROWS, heads * width)
+def _blocks(part: Tensor) -> Tensor:
+    """[..., rows, D] -> [..., blocks, 64, D]."""
+    return part.view(*part.shape[:-2], -1, BLOCK, part.shape[-1])
 
 
-def _own_values(weights: Tensor, v: Tensor, position: Tensor) -> Tensor:
-    """The diagonal blocks' part [tiles, kv heads, 4, group, D].
-
-    Each row meets a V of its own, which is zero in what is ahead of the row.
-    """
-    tiles, _, heads, inside = v.shape[:4]
-    own = position.unsqueeze(1).div(BLOCK, rounding_mode="floor")
-    ahead = torch.arange(BLOCK) > (position - own.squeeze(1) * BLOCK).unsqueeze(-1)
-    block = (
-        torch.arange(tiles).view(-1, 1, 1),
-        own.div(inside, rounding_mode="floor"),
-        torch.arange(heads).view(1, -1, 1),
-        own.remainder(inside),
-    )
-    weight = weights[(*block, torch.arange(TILE_ROWS))]
-    return _product(weight, v[block].masked_fill(ahead[:, None, ..., None], 0.0), 1)
+def _columns(part: Tensor) -> Tensor:
+    """The last dimension padded to whole columns of a product."""
+    extra = -part.shape[-1] % COLUMN_STEP
+    return F.pad(part, (0, extra)) if extra else part
 
 
-def _product(a: Tensor, b: Tensor, rows: int) -> Tensor:
-    """Products of a [..., rows..., k] and b [..., k, n], where so many dimensions of a are rows."""
-    width = b.shape[-1]
-    padding = -width % COLUMN_STEP
-    if padding:
-        b = F.pad(b, (0, padding))
-    made = batch_product(a.flatten(0, -2 - rows).flatten(1, -2), b.flatten(0, -3))
-    if padding:
-        made = made[..., :width]
-    return made.reshape(*a.shape[:-1], width)
+def _tiled(lines: Tensor, matrix: Tensor) -> Tensor:
+    """Lines [tiles * 4, k] times one matrix [k, n]."""
+    tiles = lines.view(-1, TILE_ROWS, lines.shape[-1])
+    return batch_product(tiles, matrix.expand(len(tiles), *matrix.shape)).flatten(0, 1)
 
 
-def _added(parts: Tensor) -> Tensor:
-    """Sum over pages and their blocks: [tiles, pages, kv heads, B, ...] -> [tiles, kv heads, ...].
-
-    Neighbours are added, then pairs of them, and so on, so that zeros behind the others change
-    nothing; the last zero keeps that true of a sum of -0.
-    """
-    parts = parts.movedim((1, 3), (0, 1)).flatten(0, 1)
-    blocks = parts.shape[0]
-    levels = (blocks - 1).bit_length()
-    parts = F.pad(parts, (0, 0) * (parts.dim() - 1) + (0, 2**levels - blocks))
-    for _ in range(levels):
-        parts = parts[::2] + parts[1::2]
-    return parts[0] + 0.0
+def _added(parts: Tensor, dimension: int) -> Tensor:
+    """Sum over blocks, from 0 and one after another."""
+    total = torch.zeros_like(parts.select(dimension, 0))
+    for part in parts.unbind(dimension):
+        total = total.add_(part)
+    return total

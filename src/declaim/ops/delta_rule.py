@@ -40,27 +40,39 @@ def causal_conv(x: Tensor, weight: Tensor, spans: Spans, tail: Tensor | None) ->
     assert sum(count) == len(x), "every row belongs to a span"
     keep = weight.shape[1] - 1
     if tail is None:
-        history = x.new_zeros(len(numbers) * keep, x.shape[1])
+        history = x.new_zeros(len(numbers), keep, x.shape[1])
     else:
         slots = span_slots(spans, numbers)
-        history = tail.index_select(0, slots).flatten(0, 1).to(x.dtype)
-    source = torch.cat([history, x])
-    taps: list[list[int]] = [[] for _ in range(keep + 1)]
-    last: list[int] = []
-    for span, (start, length) in enumerate(zip(first, count, strict=True)):
-        place = [*range(span * keep, (span + 1) * keep)]
-        place += range(len(history) + start, len(history) + start + length)
-        for tap in range(keep + 1):
-            taps[tap] += place[tap : tap + length]
-        last += place[length:]
-    met = source.index_select(0, torch.tensor(taps).flatten()).view(keep + 1, *x.shape)
+        history = tail.index_select(0, slots).to(x.dtype)
+    met, held = _taps(x, history, first, count)
     y = met[0] * weight[:, 0]
     for tap in range(1, keep + 1):
         y = y + met[tap] * weight[:, tap]
     if tail is not None:
-        held = source.index_select(0, torch.tensor(last)).view(len(numbers), keep, -1)
         tail[slots] = held.to(tail.dtype)
     return silu(y)
+
+
+def _taps(x: Tensor, history: Tensor, first: list[int], count: list[int]) -> tuple[Tensor, Tensor]:
+    """What each tap meets [kernel, n, channels], oldest first, and what each span leaves behind.
+
+    x [n, channels]; history and what is left [spans, kernel - 1, channels].
+    """
+    spans, keep, channels = history.shape
+    if len(count) == len(x):  # one row a span
+        met = torch.cat([history.transpose(0, 1), x.unsqueeze(0)])
+        return met, met[1:].transpose(0, 1)
+    source = torch.cat([history.flatten(0, 1), x])
+    taps: list[list[int]] = [[] for _ in range(keep + 1)]
+    last: list[int] = []
+    for span, (start, length) in enumerate(zip(first, count, strict=True)):
+        place = [*range(span * keep, (span + 1) * keep)]
+        place += range(spans * keep + start, spans * keep + start + length)
+        for tap in range(keep + 1):
+            taps[tap] += place[tap : tap + length]
+        last += place[length:]
+    met = source.index_select(0, torch.tensor(taps).flatten()).view(keep + 1, *x.shape)
+    return met, source.index_select(0, torch.tensor(last)).view(history.shape)
 
 
 @dataclass(frozen=True)

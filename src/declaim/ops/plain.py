@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from declaim.ops import attention
 from declaim.ops.block_fp8 import decode
 from declaim.ops.delta_rule import joined, live_spans, padded
 from declaim.ops.reference import ReferenceOps, stored
@@ -66,7 +65,7 @@ class PlainOps(ReferenceOps):
         self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None
     ) -> Tensor:
         if pages is not None:
-            return attention.attend(q, k, v, spans, pages)
+            return super()._attended(q, k, v, spans, pages)
         _, _, count = live_spans(spans)
         return causal_attention(q.float(), k.float(), v.float(), count)
 

@@ -62,6 +62,7 @@ class ReferenceOps:
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives
         self._frequencies: dict[tuple[int, float], Tensor] = {}
+        self._reader = attention.ContextReader()
 
     def prepare_linear(self, weight: Tensor) -> Handle:
         """Transposed and padded, float32."""
@@ -99,7 +100,7 @@ class ReferenceOps:
         self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, pages: Pages | None
     ) -> Tensor:
         """Attention without the gate, float32."""
-        return attention.attend(q, k, v, spans, pages)
+        return attention.attend(q, k, v, spans, pages, self._reader)
 
     def linear(
         self,
@@ -217,15 +218,15 @@ class ReferenceOps:
         frequencies = self._inverse_frequencies(rotary, theta).to(position.device)
         angle = position.float()[:, None] * frequencies
         turn = (angle.cos()[:, None], angle.sin()[:, None])
-        width = q_weight.shape[0]
-
-        def heads(x: Tensor, weight: Handle) -> Tensor:
-            factor = self._vector(weight, centred=True)
-            return normed(x.reshape(x.shape[0], -1, width), factor, eps).to(x.dtype).float()
-
-        both = torch.cat([heads(q, q_weight), heads(k, k_weight)], 1)
+        rows, width = q.shape[0], q_weight.shape[0]
+        queries, keys = q.shape[1] // width, k.shape[1] // width
+        factors = (
+            self._vector(weight, centred=True).expand(heads, width)
+            for weight, heads in ((q_weight, queries), (k_weight, keys))
+        )
+        both = torch.cat([q, k], 1).view(rows, queries + keys, width)
+        both = normed(both, torch.cat([*factors]), eps).to(q.dtype).float()
         both = rotated(both, turn, rotary, interleaved)
-        queries = q.shape[1] // width
         return stored_pair((both[:, :queries].to(q.dtype), both[:, queries:].to(k.dtype)), out)
 
     def _inverse_frequencies(self, rotary: int, theta: float) -> Tensor:
@@ -245,7 +246,7 @@ class ReferenceOps:
         *,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Blocks of 16 in order, then the gate."""
+        """Blocks of 64 in order, then the gate."""
         y = self._attended(q, k, v.reshape(k.shape), spans, pages)
         return stored((y.to(q.dtype).float() * sigmoid(gate.float())).to(q.dtype), out)
 
