@@ -247,9 +247,9 @@ def test_every_request_is_counted_once(running: Running, stage: str) -> None:
                 raise RuntimeError("broken")
 
             if stage == "frames":
-                engine._parts.frames.runner.step = broken  # type: ignore[method-assign]
+                engine._parts.frames.runner.step = broken  # type: ignore[method-assign, assignment]
             else:
-                engine._parts.decoder.step = broken  # type: ignore[method-assign]
+                engine._parts.decoder.step = broken  # type: ignore[method-assign, assignment]
             for stream in [engine.speak(request(name, max_frames=40)) for name in "abc"]:
                 with pytest.raises(EngineFailed):
                     await drained(stream)
