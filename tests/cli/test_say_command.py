@@ -43,9 +43,9 @@ def test_wav_file(micro: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_an_interrupt(micro: Path) -> None:
-    """While it speaks: it ends at once, with the interrupt's own exit code and nothing to read."""
+    """While it speaks, more than a pipe holds: it ends with the interrupt's own exit code."""
     program = "from declaim.cli.main import main; main()"
-    line = ["say", "Hello there.", "-o", "-", "--model", str(micro), "--seed", "3"]
+    line = ["say", "Hello there.", "-o", "-", "--model", str(micro), "--seed", "5"]
     with subprocess.Popen(
         [sys.executable, "-c", program, *line, "--set", "stages.0.max_model_len=2000"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
