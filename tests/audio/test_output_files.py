@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from declaim.audio.files import write_whole
+from declaim.audio.files import open_whole, write_whole
 from declaim.contracts.errors import NotFound
 
 
@@ -53,6 +53,23 @@ def test_a_failed_write_leaves_the_old_file(
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["speech.wav"]
+
+
+def test_a_file_that_is_never_finished_does_not_appear(tmp_path: Path) -> None:
+    """Neither does it replace an old one; while it is written the old one stands."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"old")
+    for path in (old, new):
+        with pytest.raises(ZeroDivisionError), open_whole(path) as file:
+            file.write(b"begun")
+            assert old.read_bytes() == b"old" and not new.exists()
+            raise ZeroDivisionError
+    assert os.listdir(tmp_path) == ["old"]
+    with open_whole(old) as file:
+        file.write(b"begun, ")
+        file.write(b"ended")
+    assert old.read_bytes() == b"begun, ended"
+    assert os.listdir(tmp_path) == ["old"]
 
 
 @pytest.mark.parametrize("place", ["nowhere/file", "a_file/file", "."])

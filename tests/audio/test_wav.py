@@ -6,7 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declaim.audio.wav import HEADER_BYTES, MAX_SAMPLES, to_int16, wav_header, write_wav
+from declaim.audio.wav import (
+    HEADER_BYTES,
+    MAX_SAMPLES,
+    streaming_wav_header,
+    to_int16,
+    wav_header,
+    write_wav,
+)
 from declaim.contracts.errors import NotFound, TooLarge
 
 
@@ -58,3 +65,11 @@ def test_more_samples_than_the_format_counts_are_refused() -> None:
     with pytest.raises(TooLarge) as caught:
         wav_header(MAX_SAMPLES + 1, 44100)
     assert caught.value.limit == MAX_SAMPLES
+
+
+def test_a_header_of_unknown_length() -> None:
+    """Only the two sizes differ from the header of a finished file."""
+    header, known = streaming_wav_header(24000), wav_header(0, 24000)
+    assert len(header) == HEADER_BYTES
+    assert header[4:8] == header[40:44] == b"\xff\xff\xff\xff"
+    assert header[:4] + header[8:40] == known[:4] + known[8:40]

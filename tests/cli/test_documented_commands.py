@@ -26,8 +26,8 @@ def root() -> Path:
 
 
 def options(command: Any) -> set[str]:
-    """Every spelling of every option; arguments have none."""
-    return {
+    """Every spelling of every option, of a group's commands too; arguments have none."""
+    return set().union(*map(options, getattr(command, "commands", {}).values())) | {
         spelling
         for parameter in command.params
         for spelling in (*parameter.opts, *parameter.secondary_opts)

@@ -1,15 +1,18 @@
 """`declaim say`: real text to a WAV file, and its errors."""
 
-import json
-import shutil
+import io
+import os
+import signal
+import subprocess
+import sys
 import wave
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from whole import speak_whole
 
-from declaim.api import say as speak
 from declaim.cli.main import run
 
 
@@ -25,7 +28,7 @@ def test_wav_file(micro: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run([*line, "--seed", "3"]) == 0
     captured = capsys.readouterr()
     assert "seed 3" in captured.err and "RANDOM" not in captured.err and not captured.out
-    speech = speak("Hello there.", model=micro, seed=3, max_frames=12)
+    speech = speak_whole(micro, "Hello there.", 3, 12)
     with wave.open(str(output)) as file:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 22050)
         samples = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16)
@@ -37,6 +40,31 @@ def test_wav_file(micro: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert output.read_bytes() == first
     assert run([*line, "--seed", "4"]) == 0
     assert output.read_bytes() != first
+
+
+def test_an_interrupt(micro: Path) -> None:
+    """While it speaks, more than a pipe holds: it ends with the interrupt's own exit code."""
+    program = "from declaim.cli.main import main; main()"
+    line = ["say", "Hello there.", "-o", "-", "--model", str(micro), "--seed", "5"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *line, "--set", "stages.0.max_model_len=2000"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert len(process.stdout.read(2048)) == 2048
+        process.send_signal(signal.SIGINT)
+        _rest, said = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert b"Traceback" not in said and b"finish" not in said
+
+
+def test_commands_load_without_torch() -> None:
+    """Help and settings are quick, and an interrupt finds its handler in place."""
+    program = "import sys, declaim.cli.main; sys.exit('torch' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
 def test_codec_from_elsewhere(
@@ -66,18 +94,39 @@ def test_without_a_model(
     assert made[0].stat().st_mtime_ns == stamp
 
 
-def test_a_context_below_the_default_frames(micro: Path, tmp_path: Path) -> None:
-    """Without --max-frames a request takes what the context leaves it."""
-    small = tmp_path / "small"
-    shutil.copytree(micro, small)
-    config = json.loads((small / "config.json").read_text())
-    config["text_config"]["max_position_embeddings"] = 80
-    (small / "config.json").write_text(json.dumps(config))
-    speech = speak("Hello.", model=small, seed=3)
-    assert 1 <= len(speech.frames) <= 80 - 73
+def test_raw_samples_on_stdout(
+    micro: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """-o - gives the samples of the file and nothing else; the text may come from stdin."""
+    base = ["--model", str(micro), "--max-frames", "9", "--seed", "3"]
+    output = tmp_path / "a.wav"
+    assert run(["say", "Hello there.", "-o", str(output), *base]) == 0
+    capfdbinary.readouterr()
+    assert run(["say", "Hello there.", "-o", "-", *base]) == 0
+    raw = np.frombuffer(capfdbinary.readouterr().out, dtype="<i2").astype(int)
+    with wave.open(str(output)) as file:
+        stored = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(int)
+    assert len(raw) == len(stored) and np.abs(raw - stored).max() <= 1
+
+
+def test_text_from_stdin(micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given on stdin with a line's end it is the text that an argument gives."""
+    base = ["--model", str(micro), "--max-frames", "4", "--seed", "3", "-o"]
+    assert run(["say", "Grüße.", *base, str(tmp_path / "a.wav")]) == 0
+    stdin = io.TextIOWrapper(io.BytesIO("Grüße.\n".encode()))
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert run(["say", "-", *base, str(tmp_path / "b.wav")]) == 0
+    assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    assert run(["say", "-", *base, str(tmp_path / "c.wav")]) == 2
 
 
 BAD = {
+    "reference without text": (["say", "a", "--reference", "x.wav"], "--reference-text", 2),
+    "temperature": (["say", "a", "--temperature", "3"], "temperature", 2),
+    "top_p": (["say", "a", "--top-p", "0"], "top_p", 2),
+    "unknown setting": (["say", "a", "--set", "stages.0.max_num_seq=1"], "max_num_seqs", 3),
+    "absent deploy file": (["say", "a", "--deploy", "nowhere.yaml"], "nowhere.yaml", 2),
     "blank": (["say", " \n"], "text", 2),
     "marker": (["say", "a <|im_end|> b"], "<|im_end|>", 2),
     "tag": (["say", "<|speaker:16|> a"], "<|speaker", 2),

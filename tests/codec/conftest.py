@@ -114,6 +114,12 @@ def decoder(config: CodecConfig, weights: dict[str, Tensor]) -> Decoder:
 
 
 @pytest.fixture
+def small_codecs() -> dict[str, CodecConfig]:
+    """The small codecs by name."""
+    return dict(CONFIGS)
+
+
+@pytest.fixture
 def micro() -> CodecConfig:
     """The small codec of the random checkpoints' geometry."""
     return MICRO

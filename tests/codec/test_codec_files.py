@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from declaim.codec.config import CONFIG_NAME, CodecConfig
-from declaim.codec.names import codec_shapes, decode_shapes
-from declaim.codec.reader import find_codec, load_decoder, open_codec
+from declaim.codec.encoder import Encoder
+from declaim.codec.names import codec_shapes, decode_shapes, encode_shapes
+from declaim.codec.reader import find_codec, load_decoder, load_encoder, open_codec
 from declaim.codec.stream import Decoder
 from declaim.codec.writer import write_codec
 from declaim.contracts.errors import InvalidCheckpoint, NotFound
@@ -73,6 +74,7 @@ def test_what_is_written_is_read_back(
     whole, half = stored.weights(), stored.weights(decode_only=True)
     assert whole.keys() == codec_shapes(micro).keys()
     assert half.keys() == decode_shapes(micro).keys()
+    assert stored.encode_weights().keys() == encode_shapes(micro).keys()
     assert all(torch.equal(value, tensors[name]) for name, value in whole.items())
     assert all(torch.equal(value, tensors[name]) for name, value in half.items())
 
@@ -98,6 +100,21 @@ def test_published_pickles_hold_the_same_codec(
     assert read.keys() == tensors.keys()
     for name, value in read.items():
         torch.testing.assert_close(value, tensors[name], rtol=1e-5, atol=1e-7)
+
+
+def test_a_loaded_encoder_chooses_as_the_weights(
+    directory: Path, micro: CodecConfig, tensors: Weights
+) -> None:
+    samples = torch.randn(9 * micro.hop, generator=torch.Generator().manual_seed(0)).numpy()
+    wanted = torch.from_numpy(Encoder(micro, tensors).encode(samples))
+    found = load_encoder(None, directory, 4).encode(samples)
+    assert torch.equal(torch.from_numpy(found), wanted)
+    assert torch.equal(
+        torch.from_numpy(load_encoder(directory / "codec.safetensors", None, 4).encode(samples)),
+        wanted,
+    )
+    with pytest.raises(InvalidCheckpoint, match="n_residual_codebooks"):
+        load_encoder(None, directory, 10)
 
 
 def test_a_loaded_decoder_sounds_like_the_weights(

@@ -7,10 +7,13 @@ import pytest
 from torch import Tensor
 
 from declaim.codec.config import CodecConfig
+from declaim.codec.encoder import Encoder
 from declaim.codec.names import (
     codec_shapes,
     decode_shapes,
+    encode_shapes,
     needed_to_decode,
+    needed_to_encode,
     quantizer_prefixes,
 )
 from declaim.codec.stream import Decoder
@@ -100,7 +103,7 @@ class Recorded(dict[str, Tensor]):
         return super().__getitem__(name)
 
     def __iter__(self) -> Iterator[str]:
-        raise AssertionError("a decoder asks for the names it needs")
+        raise AssertionError("a side asks for the names it needs")
 
 
 def test_decoding_needs_exactly_the_decode_side(
@@ -111,3 +114,16 @@ def test_decoding_needs_exactly_the_decode_side(
     assert recorded.read == decode_shapes(config).keys()
     left = [name for name in codec_shapes(config) if not needed_to_decode(name)]
     assert {name.split(".")[0] for name in left} == {"encoder", "quantizer"}
+
+
+def test_encoding_needs_exactly_the_encode_side(
+    config: CodecConfig, weights: dict[str, Tensor]
+) -> None:
+    recorded = Recorded(weights)
+    Encoder(config, recorded)
+    assert recorded.read == encode_shapes(config).keys()
+    left = [name for name in codec_shapes(config) if not needed_to_encode(name)]
+    assert {name.split(".")[0] for name in left} == {"decoder", "quantizer"}
+    assert (
+        encode_shapes(config).keys() | decode_shapes(config).keys() == codec_shapes(config).keys()
+    )

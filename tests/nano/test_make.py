@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from declaim.checkpoint.inspect import inspect_checkpoint
 from declaim.config.checkpoint import load_model_config, parse_model_config
 from declaim.contracts.errors import Conflict, InvalidRequest
-from declaim.nano.make import default_checkpoint, make_checkpoint
+from declaim.nano.make import default_checkpoint, make_checkpoint, model_directory
 from declaim.nano.shapes import GENERATION, SHAPES
 from declaim.nano.tokenizer import build_tokenizer
 
@@ -119,3 +119,9 @@ def test_the_default_checkpoint_is_made_once(
     (first / "mark").write_text("kept")
     assert default_checkpoint() == first
     assert (first / "mark").read_text() == "kept"
+    assert model_directory("nano") == first
+
+
+@pytest.mark.parametrize("name", ["./nano", "other", "/a/nano"])
+def test_any_other_model_is_a_directory(name: str) -> None:
+    assert model_directory(name) == Path(name)

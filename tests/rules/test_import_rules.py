@@ -30,6 +30,10 @@ ONLY_IN = {
 """Third parties that one folder keeps to itself."""
 
 
+IMPORTED_AS = {"PyYAML": "yaml"}
+"""Packages whose modules have another name."""
+
+
 def imported(tree: ast.Module) -> Iterator[str]:
     """Every dotted name that a module imports from, at any depth."""
     for node in ast.walk(tree):
@@ -85,7 +89,8 @@ def test_third_parties_are_declared_and_kept_where_they_belong(
     trees: Mapping[str, ast.Module], root: Path
 ) -> None:
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    declared = {entry.split(">")[0] for entry in settings["project"]["dependencies"]}
+    packages = [entry.split(">")[0] for entry in settings["project"]["dependencies"]]
+    declared = {IMPORTED_AS.get(package, package) for package in packages}
     known = declared | set(sys.stdlib_module_names) | {"declaim"} | set(ONLY_IN)
     for module, tree in trees.items():
         for name in imported(tree):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import declaim
 
-PUBLIC_NAMES = ["__version__"]
+PUBLIC_NAMES = ["Engine", "Setup", "Speech", "__version__", "say"]
 """Everything that `from declaim import ...` promises."""
 
 SAYS_NOTHING = frozenset({"base_utils", "common", "helper", "helpers", "manager", "misc", "utils"})

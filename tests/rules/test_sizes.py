@@ -15,7 +15,9 @@ MANY_METHODS = {
     "declaim.ops.reference.ReferenceOps": "one method an op, as the contract says",
 }
 MANY_ATTRIBUTES = {
+    "declaim.server.body.SpeechBody": "one field a field of a speech request",
     "declaim.nano.shapes.Shape": "one field a size in which the shapes differ",
+    "declaim.config.schema.FrameStage": "one field a key of the deploy file",
     "declaim.config.model.BackboneConfig": "one field a published key of text_config",
 }
 

@@ -85,7 +85,6 @@ def test_white_space_is_unicodes_own() -> None:
         (np.zeros((4, 2), dtype=bool), "not bool"),
         (np.array([["a"] * 2] * 4), "not <U1"),
         ([[0]] * 4, "of type list"),
-        (None, "not None"),
         (np.zeros((3, 2), dtype=np.int64), "[4, at least 1 frame], not [3, 2]"),
         (np.zeros((2, 4), dtype=np.int64), "not [2, 4]"),
         (np.zeros((4, 0), dtype=np.int64), "not [4, 0]"),

@@ -18,6 +18,16 @@ MAX_SAMPLES = (2**32 - 1 - (HEADER_BYTES - 8)) // 2
 """Most samples of a file: its size field counts all but 8 of its bytes in 32 bits."""
 
 _FULL_SCALE = 32767
+_UNKNOWN = 2**32 - 1
+
+
+def _header(rest: int, data: int, rate: int) -> bytes:
+    """rest: bytes after the first eight. data: bytes of samples."""
+    return (
+        struct.pack("<4sI4s", b"RIFF", rest, b"WAVE")
+        + struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
+        + struct.pack("<4sI", b"data", data)
+    )
 
 
 def to_int16(samples: NDArray[np.floating[Any]]) -> tuple[NDArray[np.int16], int]:
@@ -43,12 +53,12 @@ def wav_header(samples: int, rate: int) -> bytes:
             limit=MAX_SAMPLES,
             value=samples,
         )
-    data = 2 * samples
-    return (
-        struct.pack("<4sI4s", b"RIFF", HEADER_BYTES - 8 + data, b"WAVE")
-        + struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
-        + struct.pack("<4sI", b"data", data)
-    )
+    return _header(HEADER_BYTES - 8 + 2 * samples, 2 * samples, rate)
+
+
+def streaming_wav_header(rate: int) -> bytes:
+    """The 44 bytes before samples whose number is not known yet: both sizes are 0xFFFFFFFF."""
+    return _header(_UNKNOWN, _UNKNOWN, rate)
 
 
 def write_wav(path: Path, samples: NDArray[np.floating[Any]], rate: int) -> int:

@@ -142,7 +142,7 @@ def long_request(
     return {
         "prompt_rows": rows,
         "frames": frames,
-        "repeats": repeats,
+        "seeds": seeds,
         "step": step,
         "frames_per_second": 1e3 / step.median,
         "prefill_seconds": statistics.median(prefill),

@@ -12,9 +12,9 @@ from declaim.model.frame_lm import FrameLM
 from declaim.ops.table import Collectives, Handle, OpTable
 from declaim.platforms.cpu.platform import CpuPlatform
 
-PHASES = ("embed", "backbone", "tower", "heads and draws", "scheduler", "other")
+PHASES = ("embed", "backbone", "tower", "heads and draws", "noise", "scheduler", "other")
 
-FRAME_OPS = frozenset({"noise", "draw_main", "draw_code", "write_frame"})
+FRAME_OPS = frozenset({"draw_main", "draw_code", "write_frame"})
 
 
 class PhaseClock:
@@ -67,6 +67,8 @@ class ClockedOps:
         if name == "embed":
             self.phase = "backbone"
             return "embed"
+        if name == "noise":
+            return "noise"
         if name == "extra_codes":
             self.phase = "tower"
         if name in FRAME_OPS or (

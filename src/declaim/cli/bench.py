@@ -1,4 +1,4 @@
-"""`declaim bench`: step times of the frame stage on this machine."""
+"""`declaim bench`: step times and whole streams on this machine."""
 
 import tempfile
 from dataclasses import asdict
@@ -20,18 +20,19 @@ def bench(
     frames: Annotated[int, typer.Option(help="Frames of a request.")] = 200,
     repeats: Annotated[int, typer.Option(help="Runs of the long request.")] = 3,
 ) -> None:
-    """Measure step times by phase, and one long request, on one thread of this machine."""
+    """Measure steps by phase, long requests and whole streams, a thread a stage."""
     check_integer("--frames", frames, LEAST_FRAMES, MAX_FRAMES)
     check_integer("--repeats", repeats, 1, 1000)
     from declaim.bench.frames import long_request, step_phases
     from declaim.bench.report import environment, print_line
+    from declaim.bench.streams import stream_times
     from declaim.config.checkpoint import load_model_config
     from declaim.nano.make import make_checkpoint
 
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / shape
-        make_checkpoint(shape, 0, directory, codec=False)
+        make_checkpoint(shape, 0, directory)
         config = load_model_config(directory)
         phases = [
             step_phases(directory, config, streams=streams, rows=60, steps=frames)
@@ -41,14 +42,20 @@ def bench(
             long_request(directory, config, rows=rows, frames=frames, repeats=repeats)
             for rows in (300, 1000)
         ]
+        whole = [
+            stream_times(directory, streams=streams, rounds=repeats, frames=frames)
+            for streams in (1, 4, 8)
+        ]
     console.print(_phase_table(phases))
     console.print(_long_table(longs))
+    console.print(_stream_table(whole))
     print_line(
         {
             "environment": environment(threads=1),
             "shape": shape,
             "steps": [_plain(result) for result in phases],
             "long": [_plain(result) for result in longs],
+            "streams": whole,
         }
     )
 
@@ -85,5 +92,21 @@ def _long_table(results: list[dict[str, Any]]) -> Table:
             f"{result['prefill_seconds']:.2f}",
             f"{step.median:.2f} ({step.p10:.2f} to {step.p90:.2f})",
             f"{result['frames_per_second']:.1f}",
+        )
+    return table
+
+
+def _stream_table(results: list[dict[str, Any]]) -> Table:
+    table = Table(title="Whole streams, frames and codec, medians (worst)")
+    for name in ("streams", "frames/s", "RTF", "first audio s", "step ms", "codec ms/frame"):
+        table.add_column(name, justify="right")
+    for result in results:
+        table.add_row(
+            str(result["streams"]),
+            f"{result['frames_per_second']:.1f}",
+            f"{result['rtf']:.2f} ({result['rtf_worst']:.2f})",
+            f"{result['first_audio_seconds']:.2f} ({result['first_audio_worst']:.2f})",
+            f"{result['frame_stage_ms_per_step']:.1f}",
+            f"{result['codec_ms_per_frame']:.1f}",
         )
     return table

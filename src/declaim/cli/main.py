@@ -8,11 +8,14 @@ import typer
 
 from declaim import __version__
 from declaim.cli.bench import bench
+from declaim.cli.codec import commands as codec_commands
+from declaim.cli.config import config
 from declaim.cli.frames import frames
 from declaim.cli.inspect import inspect
 from declaim.cli.make_checkpoint import make_checkpoint
 from declaim.cli.prompt import prompt
 from declaim.cli.say import say
+from declaim.cli.serve import serve
 from declaim.contracts.errors import (
     Cancelled,
     DeclaimError,
@@ -30,11 +33,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(say)
+app.command()(serve)
 app.command()(prompt)
 app.command()(frames)
 app.command()(inspect)
 app.command()(make_checkpoint)
 app.command()(bench)
+app.command()(config)
+app.add_typer(codec_commands(), name="codec")
 
 
 def _print_version(value: bool) -> None:

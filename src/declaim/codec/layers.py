@@ -30,21 +30,32 @@ def extended(x: Tensor, name: str, tails: Tails) -> Tensor:
 
 
 class CausalConvolution:
-    """A convolution of stride 1 that sees the present column and those before it."""
+    """A convolution that sees the present stride of columns and those before it.
 
-    def __init__(self, weights: Weights, name: str, *, dilation: int = 1, groups: int = 1) -> None:
+    Its tail holds the kernel's reach less the stride; without a difference it needs none.
+    """
+
+    def __init__(
+        self, weights: Weights, name: str, *, stride: int = 1, dilation: int = 1, groups: int = 1
+    ) -> None:
         self.name = name
         self.weight = weights[f"{name}.weight"]
         self.bias = weights[f"{name}.bias"]
+        self.stride = stride
         self.dilation = dilation
         self.groups = groups
 
     def __call__(self, x: Tensor, tails: Tails) -> Tensor:
-        """[batch, in, columns] -> [batch, out, columns]."""
-        if self.weight.shape[-1] > 1:
+        """[batch, in, columns] -> [batch, out, columns / stride]; columns must divide."""
+        if (self.weight.shape[-1] - 1) * self.dilation >= self.stride:
             x = extended(x, self.name, tails)
         return functional.conv1d(
-            x, self.weight, self.bias, dilation=self.dilation, groups=self.groups
+            x,
+            self.weight,
+            self.bias,
+            stride=self.stride,
+            dilation=self.dilation,
+            groups=self.groups,
         )
 
 

@@ -1,7 +1,7 @@
 """The codec's tensors: published names and shapes, weight norm folded away.
 
-Knows what the whole codec holds, encoder included, and which part turns codes into sound; knows
-no file and no arithmetic. Shapes are torch's: convolutions [out, in / groups, kernel], transposed
+Knows what the whole codec holds, encoder included, and which part each direction needs; knows no
+file and no arithmetic. Shapes are torch's: convolutions [out, in / groups, kernel], transposed
 convolutions [in, out, kernel], linear layers [out, in].
 """
 
@@ -24,6 +24,7 @@ IGNORED_SUFFIXES = ("freqs_cis", "causal_mask")
 """Buffers that some published files hold and that nothing needs."""
 
 SEMANTIC = "quantizer.semantic_quantizer.quantizers.0."
+PRE_MODULE = "quantizer.pre_module."
 POST_MODULE = "quantizer.post_module."
 
 
@@ -44,15 +45,26 @@ def codec_shapes(config: CodecConfig) -> Shapes:
 
 def needed_to_decode(name: str) -> bool:
     """Whether codes -> sound needs the tensor of this (folded) name."""
-    if name.startswith(("encoder.", "quantizer.downsample.", "quantizer.pre_module.")):
+    if name.startswith(("encoder.", "quantizer.downsample.", PRE_MODULE)):
         return False
     return ".in_proj." not in name
+
+
+def needed_to_encode(name: str) -> bool:
+    """Whether sound -> codes needs the tensor of this (folded) name."""
+    return not name.startswith(("decoder.", "quantizer.upsample.", POST_MODULE))
 
 
 def decode_shapes(config: CodecConfig) -> Shapes:
     """Name -> shape of the tensors that codes -> sound needs."""
     shapes = codec_shapes(config)
     return {name: shape for name, shape in shapes.items() if needed_to_decode(name)}
+
+
+def encode_shapes(config: CodecConfig) -> Shapes:
+    """Name -> shape of the tensors that sound -> codes needs."""
+    shapes = codec_shapes(config)
+    return {name: shape for name, shape in shapes.items() if needed_to_encode(name)}
 
 
 def _convolution(shapes: Shapes, name: str, shape: tuple[int, int, int]) -> None:
@@ -128,7 +140,7 @@ def _quantizer(shapes: Shapes, config: CodecConfig) -> None:
         p = f"quantizer.downsample.{stage}."
         _convolution(shapes, f"{p}0.conv", (latent, latent, factor))
         _convnext(shapes, f"{p}1.", latent)
-    for side in ("quantizer.pre_module.", POST_MODULE):
+    for side in (PRE_MODULE, POST_MODULE):
         _transformer(shapes, side, block.n_layer, latent, block.intermediate_size)
     for index, p in enumerate(quantizer_prefixes(config)):
         entries = config.codebook_size if index else config.semantic_codebook_size

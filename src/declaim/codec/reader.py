@@ -7,7 +7,7 @@ without one). Files are memory-mapped; only the weights that are asked for are r
 import hashlib
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from declaim.codec.config import CodecConfig, load_codec_config, require_codebooks
+from declaim.codec.encoder import Encoder
 from declaim.codec.layers import Weights
-from declaim.codec.names import IGNORED_SUFFIXES, codec_shapes, needed_to_decode
+from declaim.codec.names import IGNORED_SUFFIXES, codec_shapes, needed_to_decode, needed_to_encode
 from declaim.codec.stream import Decoder
 from declaim.codec.weight_norm import StoredWeight, match_weights
 from declaim.contracts.errors import InvalidCheckpoint, NotFound
@@ -51,11 +52,11 @@ class StoredCodec:
 
     def weights(self, *, decode_only: bool = False) -> Weights:
         """Folded name -> float32 weight; of the whole codec, or of what codes -> sound needs."""
-        return {
-            name: source.fold(self.tensors)
-            for name, source in self.sources.items()
-            if not decode_only or needed_to_decode(name)
-        }
+        return self._folded(needed_to_decode if decode_only else lambda _name: True)
+
+    def encode_weights(self) -> Weights:
+        """Folded name -> float32 weight, of what sound -> codes needs."""
+        return self._folded(needed_to_encode)
 
     def fingerprint(self) -> str:
         """sha256 of the configuration and of every stored tensor; reads the whole file."""
@@ -65,6 +66,11 @@ class StoredCodec:
             digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
+
+    def _folded(self, needed: Callable[[str], bool]) -> Weights:
+        return {
+            name: source.fold(self.tensors) for name, source in self.sources.items() if needed(name)
+        }
 
 
 def find_codec(path: Path | None, model_directory: Path | None) -> Path:
@@ -119,6 +125,15 @@ def load_decoder(path: Path | None, model_directory: Path | None, model_codebook
     """
     stored = open_codec(find_codec(path, model_directory), model_codebooks=model_codebooks)
     return Decoder(stored.config, stored.weights(decode_only=True))
+
+
+def load_encoder(path: Path | None, model_directory: Path | None, model_codebooks: int) -> Encoder:
+    """The encode side of the codec that `find_codec` finds, ready on the CPU.
+
+    Raises what `find_codec` and `open_codec` raise.
+    """
+    stored = open_codec(find_codec(path, model_directory), model_codebooks=model_codebooks)
+    return Encoder(stored.config, stored.encode_weights())
 
 
 def _read_safetensors(file: Path) -> dict[str, object]:

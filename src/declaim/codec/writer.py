@@ -24,7 +24,8 @@ def write_codec(directory: Path, config: CodecConfig, tensors: Mapping[str, Tens
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / CODEC_NAMES[0]
     partial = file.with_name(f".{file.name}.partial")
-    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, partial)
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(stored, partial, metadata={"format": "pt"})
     partial.chmod(0o644)
     partial.replace(file)
     partial = directory / f".{CONFIG_NAME}.partial"

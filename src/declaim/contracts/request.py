@@ -115,10 +115,51 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Reference:
-    """A voice to speak in: its transcript, and int64 codes [Q, frames] of the codec."""
+    """A voice to speak in: its transcript, and its sound as exactly one of codes and samples.
+
+    codes: int64 [Q, frames] of the codec. samples: float32 [n] mono at the codec's rate.
+    """
 
     text: str
-    codes: IntArray
+    codes: IntArray | None = None
+    samples: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        if (self.codes is None) == (self.samples is None):
+            raise InvalidRequest(
+                "a reference must hold either codes or samples",
+                param="references",
+                limit="one of codes and samples",
+                value="both" if self.codes is not None else "neither",
+            )
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """What a caller asks for.
+
+    id: unique among the requests that are not finished. sampling: the checkpoint's and deploy
+    file's defaults without one. seed: fresh without one. max_frames: from the defaults without
+    one. priority: 0, or 1 for what may wait. deadline_seconds: from admission to the last sample.
+    """
+
+    id: str
+    text: str
+    references: tuple[Reference, ...] = ()
+    sampling: SamplingParams | None = None
+    seed: int | None = None
+    max_frames: int | None = None
+    priority: int = 0
+    deadline_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            check_integer("seed", self.seed, 0, MAX_SEED)
+        if self.max_frames is not None:
+            check_integer("max_frames", self.max_frames, 1, MAX_FRAMES)
+        check_integer("priority", self.priority, 0, 1)
+        if self.deadline_seconds is not None:
+            _check_number("deadline_seconds", self.deadline_seconds, 0.0, 86400.0, open_low=True)
 
 
 @dataclass(frozen=True)
@@ -128,6 +169,7 @@ class FrameRequest:
     id: unique among the requests that are not finished.
     seed: 0 to 2**63 - 1; every draw depends on it and on the frame's index alone.
     max_frames: most frames to generate, 1 to 2048; an end frame does not count.
+    priority: 0, or 1 for what may wait until no request of priority 0 does.
     """
 
     id: str
@@ -135,6 +177,7 @@ class FrameRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     max_frames: int = MAX_FRAMES
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
@@ -145,6 +188,7 @@ class FrameRequest:
             )
         check_integer("seed", self.seed, 0, MAX_SEED)
         check_integer("max_frames", self.max_frames, 1, MAX_FRAMES)
+        check_integer("priority", self.priority, 0, 1)
 
 
 @dataclass(frozen=True)

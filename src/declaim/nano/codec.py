@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from declaim.checkpoint.random import named_generator
-from declaim.checkpoint.writer import write_json
-from declaim.codec.config import CONFIG_NAME, parse_codec_config
+from declaim.codec.config import parse_codec_config
 from declaim.codec.names import codec_shapes
+from declaim.codec.writer import write_codec
 
 RESIDUAL_GAIN = 0.3
 """Of the convolutions that end a residual unit, so that a chain of units does not blow up."""
@@ -22,12 +21,9 @@ OUTPUT_GAIN = 0.1
 
 
 def write_random_codec(directory: Path, config: Mapping[str, Any], seed: int) -> None:
-    """Write codec.safetensors and codec_config.json, whose object is `config`."""
-    tensors = dict(random_codec(codec_shapes(parse_codec_config(config)), seed))
-    path = directory / "codec.safetensors"
-    save_file(tensors, path, metadata={"format": "pt"})
-    path.chmod(0o644)
-    write_json(directory / CONFIG_NAME, config)
+    """Write codec.safetensors and codec_config.json of a codec_config.json's object."""
+    parsed = parse_codec_config(config)
+    write_codec(directory, parsed, dict(random_codec(codec_shapes(parsed), seed)))
 
 
 def random_codec(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Iterator[tuple[str, Tensor]]:

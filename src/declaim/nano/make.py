@@ -16,6 +16,8 @@ from declaim.nano.codec import write_random_codec
 from declaim.nano.shapes import GENERATION, SHAPES
 from declaim.nano.tokenizer import write_tokenizer
 
+BUNDLED = "nano"
+
 
 def make_checkpoint(shape: str, seed: int, directory: Path, *, codec: bool = True) -> None:
     """Make a checkpoint directory of a shape (micro, tiny or small) with random weights.
@@ -50,3 +52,8 @@ def default_checkpoint() -> Path:
             if not (directory / "config.json").is_file():
                 raise
     return directory
+
+
+def model_directory(model: str) -> Path:
+    """The directory that a deploy's `model` names; nano is the default checkpoint."""
+    return default_checkpoint() if model == BUNDLED else Path(model)

@@ -49,8 +49,8 @@ class RequestRecord:
 
     prompt: int32 [rows, 1 + Q], the scheduler's own, read-only. frames: generated rows, each
     int32 [1 + Q]. computed_rows: rows of the history that the device has seen.
-    slot: None while the request waits. over: it has an outcome; a step that is still under way
-    must not touch it.
+    slot: None while the request waits. held: it gets no rows for now. over: it has an outcome; a
+    step that is still under way must not touch it.
     """
 
     request: FrameRequest
@@ -58,6 +58,7 @@ class RequestRecord:
     frames: list[Rows] = field(default_factory=list)
     computed_rows: int = 0
     slot: int | None = None
+    held: bool = False
     over: bool = False
 
     @property

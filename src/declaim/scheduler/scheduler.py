@@ -76,7 +76,9 @@ class Scheduler:
     A plan's spans: the decode row of every running request that has one, in order of admission;
     then, while max_num_batched_tokens lasts, the next prompt chunk of the running requests, oldest
     first; then that of requests admitted in this plan. Requests are admitted in order of arrival,
-    when a slot and pages for prompt + max_frames are free; none overtakes one that waits.
+    those of priority 0 first, when a slot and pages for prompt + max_frames are free; none
+    overtakes one of its own priority or a more urgent one. A held request has no rows until it is
+    released.
 
     chunk_rows, if given, makes prompt chunks shorter than the step has room for.
     Not safe for concurrent calls: one thread owns it.
@@ -152,8 +154,9 @@ class Scheduler:
         Slots freed since the last plan are released in this one; without work they wait.
         """
         assert self._under_way is None, "the last plan has no result yet"
-        decoding = [record for record in self._running.values() if record.decodes]
-        prompting = [record for record in self._running.values() if not record.decodes]
+        running = [record for record in self._running.values() if not record.held]
+        decoding = [record for record in running if record.decodes]
+        prompting = [record for record in running if not record.decodes]
         work = [(record.decode_span(), record) for record in decoding]
         budget = self.limits.max_num_batched_tokens - len(decoding)
         admissions = []
@@ -193,7 +196,7 @@ class Scheduler:
     def _admit(self) -> tuple[RequestRecord, Admission] | None:
         if not self._waiting:
             return None
-        record = next(iter(self._waiting.values()))
+        record = min(self._waiting.values(), key=lambda record: record.request.priority)
         slot = self._memory.reserve(record.reserved_rows)
         if slot is None:
             return None
@@ -244,6 +247,15 @@ class Scheduler:
         if len(record.frames) == record.request.max_frames:
             outcome = self._finish(record, FinishReason.LENGTH)
         return RequestUpdate(request_id, Frame(row, end=False), outcome)
+
+    def hold(self, request_id: str, held: bool) -> None:
+        """Give a running request no rows while it is held; it keeps its slot and its pages.
+
+        Takes effect with the next plan. Ids that do not run are ignored: it may just be over.
+        """
+        record = self._running.get(request_id)
+        if record is not None:
+            record.held = held
 
     def abort(self, request_id: str) -> Outcome | None:
         """End a request that waits or runs; its slot and pages are free at once.

@@ -111,6 +111,7 @@ class PromptBuilder:
         return rows
 
     def _audio_rows(self, reference: Reference) -> NDArray[np.int32]:
+        assert reference.codes is not None
         codes = reference.codes.astype(np.int32)  # [Q, frames]
         return np.concatenate([codes[:1] + self._band_start, codes]).T
 

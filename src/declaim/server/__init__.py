@@ -1,0 +1,1 @@
+"""HTTP in, bytes out; knows the engine only as the protocol in contracts."""
