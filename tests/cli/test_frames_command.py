@@ -151,7 +151,11 @@ BAD = {
     ),
     "top_p": (["--rows", "{rows}", "-o", "a.npy", "--top-p", "0"], "top_p", 2),
     "top_k": (["--rows", "{rows}", "-o", "a.npy", "--top-k", "0"], "top_k", 2),
-    "batched rows": (["--rows", "{rows}", "-o", "a.npy", "--max-batched-rows", "0"], "0", 3),
+    "batched rows": (
+        ["--rows", "{rows}", "-o", "a.npy", "--max-batched-rows", "0"],
+        "--max-batched-rows",
+        2,
+    ),
     "unknown option": (["--rows", "{rows}", "-o", "a.npy", "--max-frame", "1"], "--max-frame", 2),
     "not a number": (["--rows", "{rows}", "-o", "a.npy", "--top-k", "x"], "--top-k", 2),
 }

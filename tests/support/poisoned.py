@@ -156,7 +156,7 @@ class PoisonedEngine:
         left: dict[str, Array] = {"rows": np.array(rows), "reason": np.array(str(outcome.reason))}
         for layer, state in enumerate(self.state.recurrent):
             left[f"tail {layer}"] = state.tail[slot].numpy().copy()
-            left[f"matrix {layer}"] = state.matrix[slot].numpy().copy()
+            left[f"matrix {layer}"] = state.matrix[slot].float().numpy().copy()
         for layer, pages in enumerate(self.state.pages):
             for name, part in (("k", pages.k), ("v", pages.v)):
                 whole = part[self.pages[slot]].transpose(1, 2).flatten(0, 1)

@@ -13,8 +13,15 @@ import typer
 from numpy.typing import NDArray
 
 from declaim.cli.arrays import read_integers, write_integers
+from declaim.cli.outputs import check_distinct, prepare_output
 from declaim.contracts.errors import InvalidRequest
-from declaim.contracts.request import MAX_FRAMES, FrameRequest, Prompt, SamplingParams
+from declaim.contracts.request import (
+    MAX_FRAMES,
+    FrameRequest,
+    Prompt,
+    SamplingParams,
+    check_integer,
+)
 
 if TYPE_CHECKING:
     from declaim.engine.frames import FrameEngine
@@ -53,6 +60,9 @@ def frames(
     """Generate frames for one or more prompts, as concurrent requests."""
     for paths, name in ((output, "-o"), (codes or rows, "--codes")):
         _check_counts(rows, paths, name)
+    for limit, name in ((max_num_seqs, "--max-num-seqs"), (max_batched_rows, "--max-batched-rows")):
+        check_integer(name, limit, 1, 2**31 - 1)
+    _prepare_outputs(output, codes or [], steps)
     from declaim.config.checkpoint import load_model_config
     from declaim.config.schema import FrameStage
     from declaim.engine.frames import load_frame_engine
@@ -63,12 +73,14 @@ def frames(
         config.generation.sampling, greedy, temperature=temperature, top_p=top_p, top_k=top_k
     )
     requests = [
-        FrameRequest(str(index), Prompt(prompt, 0), sampling, request_seed, max_frames)
-        for index, (prompt, request_seed) in enumerate(_with_seeds(prompts, seed))
+        FrameRequest(str(index), Prompt(prompt, 0), sampling, own_seed, max_frames)
+        for index, (prompt, own_seed) in enumerate(_with_seeds(prompts, seed))
     ]
-    stage = FrameStage(
-        max_num_seqs=min(max_num_seqs, max_batched_rows, len(requests)),
-        max_num_batched_tokens=max_batched_rows,
+    stage = FrameStage(  # no more memory than these requests can use
+        max_num_seqs=min(max_num_seqs, max_batched_rows, len(rows)),
+        max_num_batched_tokens=min(
+            max_batched_rows, sum(max(len(prompt), 1) for prompt in prompts)
+        ),
         cudagraph_mode=graph_mode.upper(),  # type: ignore[arg-type]
         max_model_len=min(config.context, max(map(len, prompts)) + max_frames),
     )
@@ -92,6 +104,15 @@ def _run(
             if log is not None:
                 log.write(json.dumps(report.as_json(), separators=(",", ":")) + "\n")
     return [engine.outcome(request.id).frames.astype(np.int64) for request in requests]
+
+
+def _prepare_outputs(output: Sequence[Path], codes: Sequence[Path], steps: Path | None) -> None:
+    outputs = [("-o", path) for path in output] + [("--codes", path) for path in codes]
+    if steps is not None:
+        outputs.append(("--steps", steps))
+    for param, path in outputs:
+        prepare_output(path, param)
+    check_distinct(outputs)
 
 
 def _check_counts(rows: Sequence[Path], other: Sequence[Path], name: str) -> None:

@@ -25,8 +25,7 @@ class FrameEvents:
 
     admitted: a request got its slot. frame: a frame was made, in order. ended: the last of a
     request. failed: a request was refused or broken; error says why. gone: no frame follows of a
-    request that was aborted. broken: the stage itself
-    ended; nothing follows.
+    request that was aborted. broken: the stage itself ended; nothing follows.
     """
 
     admitted: Callable[[str], None]
@@ -91,6 +90,7 @@ class FrameLoop:
         self._orders: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._moving = False  # whether the last step had work; only orders and time change it
         self._running: dict[str, _Running] = {}
         self._thread = threading.Thread(target=self._run, name="declaim-frames", daemon=True)
 
@@ -137,7 +137,7 @@ class FrameLoop:
     def _wait(self) -> bool:
         """Carry out all orders; False when it is time to stop."""
         with self._wake:
-            while not (self._orders or self._stopping or self._has_rows()):
+            while not (self._orders or self._stopping or self._moving):
                 self.pulse.beat(False)
                 self._wake.wait(timeout=self._next_deadline())
                 if self._expired():
@@ -148,10 +148,6 @@ class FrameLoop:
             order()
         return not stopping
 
-    def _has_rows(self) -> bool:
-        held = sum(running.held for running in self._running.values())
-        return len(self._running) > held
-
     def _round(self) -> None:
         self.pulse.beat(True)
         for request_id in self._expired():
@@ -159,6 +155,7 @@ class FrameLoop:
             self._abort(request_id)
             self.events.failed(request_id, late)
         report = self.engine.step()
+        self._moving = report is not None
         if report is None:
             return
         self.steps += 1

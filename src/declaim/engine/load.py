@@ -35,7 +35,7 @@ def load_engine(
     frames = load_frame_engine(model, deploy.frames, config)
     weights = stored.weights()
     sampling = deploy.frames.default_sampling_params.over(config.generation.sampling)
-    context = min(deploy.frames.max_model_len, config.context)
+    fits = frames.scheduler.limits
     limits = deploy.limits
     info = EngineInfo(
         model=model.name,
@@ -43,7 +43,7 @@ def load_engine(
         hop=stored.config.hop,
         codebooks=config.tower.num_codebooks,
         codebook_size=config.tower.codebook_size,
-        context=context,
+        context=min(fits.max_model_len, fits.pages * fits.page_size),
         max_frames=config.generation.max_new_tokens,
         input_characters=limits.input_characters,
         reference_seconds=limits.reference_seconds,

@@ -8,6 +8,7 @@ from declaim.checkpoint.random import random_weights
 from declaim.checkpoint.reader import load_weights
 from declaim.config.model import ModelConfig
 from declaim.config.schema import FrameStage
+from declaim.contracts.errors import OutOfMemory
 from declaim.model.frame_lm import FrameLM
 from declaim.parallel.ranks import Ranks
 from declaim.platforms.base import Platform
@@ -16,6 +17,7 @@ from declaim.runner.graphs import GraphMode, Graphs, capture_sizes, resolve_mode
 from declaim.runner.runner import Runner
 from declaim.sampling.sampler import FrameSampler
 from declaim.state.device import allocate
+from declaim.state.layout import StateLayout
 
 
 def build_runner(
@@ -42,8 +44,23 @@ def build_runner(
             weights = load_weights(directory, config, ops)
         candidates = torch.tensor(config.candidates, dtype=torch.int32, device=platform.device)
         model = FrameLM(config, ops, weights, FrameSampler(config, ops, candidates))
-        state = allocate(config, layout, platform.device)
         context = min(stage.max_model_len, config.context)
-        batch = Batch(config, platform, layout, stage.max_num_batched_tokens, context)
+        try:
+            state = allocate(config, layout, platform.device)
+            batch = Batch(config, platform, layout, stage.max_num_batched_tokens, context)
+        except (RuntimeError, MemoryError, ValueError) as error:  # torch and numpy, for no memory
+            raise _too_little_memory(stage, layout, config) from error
     graphs = Graphs(model, state, recorder, mode, sizes, warning)
     return Runner(config, model, state, batch, graphs)
+
+
+def _too_little_memory(stage: FrameStage, layout: StateLayout, config: ModelConfig) -> OutOfMemory:
+    streams = layout.slots * layout.recurrent_bytes(config)
+    pages = layout.pages * layout.page_bytes(config)
+    return OutOfMemory(
+        f"the memory does not hold max_num_seqs = {stage.max_num_seqs} streams "
+        f"({streams:,} bytes), {layout.pages:,} pages ({pages:,} bytes) and steps of "
+        f"max_num_batched_tokens = {stage.max_num_batched_tokens} rows",
+        param="max_num_seqs",
+        value=stage.max_num_seqs,
+    )
