@@ -7,7 +7,8 @@ import pytest
 
 from declaim.contracts.request import Frame, FrameRequest, Prompt, SamplingParams
 from declaim.contracts.step import StepPlan, StepResult
-from declaim.scheduler.scheduler import ChunkRows, Scheduler, SchedulerLimits
+from declaim.scheduler.limits import SchedulerLimits
+from declaim.scheduler.scheduler import ChunkRows, Scheduler
 
 WIDTH = 3
 

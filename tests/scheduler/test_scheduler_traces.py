@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from declaim.contracts.errors import EngineFailed
 from declaim.contracts.request import FinishReason, Frame, FrameRequest, Prompt
 from declaim.contracts.step import Span, StepKind, StepPlan, StepResult
+from declaim.scheduler.limits import SchedulerLimits
 from declaim.scheduler.record import Outcome
-from declaim.scheduler.scheduler import Scheduler, SchedulerLimits
+from declaim.scheduler.scheduler import Scheduler
 
 WIDTH = 3
 

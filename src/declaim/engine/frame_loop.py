@@ -23,10 +23,10 @@ FRAMES_AHEAD = 128
 class FrameEvents:
     """What the frame stage tells; called in its thread.
 
-    admitted: a request got its slot. frame: a frame was made, in order. ended: the last of a
-    request. failed: a request was refused or broken; error says why. gone: no frame follows of a
-    request that was aborted. broken: the stage itself
-    ended; nothing follows.
+    admitted: a request got a slot, also anew after a preemption. frame: a frame was made, in order.
+    ended: the last of a request. failed: a request was refused or broken; error says why.
+    gone: no frame follows of a request that was aborted. broken: the stage itself ended; nothing
+    follows.
     """
 
     admitted: Callable[[str], None]
@@ -92,6 +92,7 @@ class FrameLoop:
         self._wake = threading.Condition()
         self._stopping = False
         self._running: dict[str, _Running] = {}
+        self._blocked = False
         self._thread = threading.Thread(target=self._run, name="declaim-frames", daemon=True)
 
     def start(self) -> None:
@@ -145,10 +146,14 @@ class FrameLoop:
             orders, self._orders = self._orders, deque()
             stopping = self._stopping
         for order in orders:
+            self._blocked = False
             order()
         return not stopping
 
     def _has_rows(self) -> bool:
+        """Whether a step may have rows; requests that wait for held ones have none for now."""
+        if self._blocked:
+            return False
         held = sum(running.held for running in self._running.values())
         return len(self._running) > held
 
@@ -159,12 +164,14 @@ class FrameLoop:
             self._abort(request_id)
             self.events.failed(request_id, late)
         report = self.engine.step()
+        self._blocked = report is None
         if report is None:
             return
         self.steps += 1
         self.seconds += sum(report.seconds)
+        admitted = {admission.slot for admission in report.plan.admissions}
         for span in report.plan.spans:
-            if span.first == 0:
+            if span.slot in admitted:
                 self.events.admitted(span.request_id)
         for update in report.updates:
             if update.frame is not None:

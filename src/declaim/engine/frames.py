@@ -18,8 +18,9 @@ from declaim.contracts.step import StepPlan
 from declaim.platforms.cpu.platform import CpuPlatform
 from declaim.runner.runner import Runner
 from declaim.runner.worker import build_runner
+from declaim.scheduler.limits import SchedulerLimits
 from declaim.scheduler.record import Outcome, RequestUpdate
-from declaim.scheduler.scheduler import ChunkRows, Scheduler, SchedulerLimits
+from declaim.scheduler.scheduler import ChunkRows, Scheduler
 
 
 def fresh_seed() -> int:

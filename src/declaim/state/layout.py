@@ -12,7 +12,8 @@ class StateLayout:
     """Sizes and dtypes of all state of one model on one device.
 
     slots, pages: without the null slot and the null page, which are one more each.
-    prefixes: kept prefixes, 0 for none. page_size: rows a page holds, a multiple of 16. window: repetition window W.
+    page_size: rows a page holds, a multiple of 16. window: repetition window W. prefixes: most
+    kept prefixes, 0 for none.
     dtype: K and V pages and convolution tails. recurrent_dtype: delta-rule state.
     """
 
