@@ -51,9 +51,10 @@ def scheduler_of() -> Callable[..., Scheduler]:
         page_size: int = 4,
         max_model_len: int = 100,
         window: int = 4,
+        prefixes: int = 0,
     ) -> Scheduler:
         limits = SchedulerLimits(
-            max_num_seqs, max_num_batched_tokens, pages, page_size, max_model_len, window
+            max_num_seqs, max_num_batched_tokens, pages, page_size, max_model_len, window, prefixes
         )
         return Scheduler(limits, WIDTH, chunk_rows)
 

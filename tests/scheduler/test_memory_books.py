@@ -23,8 +23,8 @@ def test_slots_and_pages_go_out_lowest_first() -> None:
     books.release(0)
     assert books.open() == 0
     assert books.grow(0, 8) == (0, 1)
-    assert books.pages_of(0) == (0, 1)
-    assert books.owned_slots() == {0, 2}
+    assert books.tables[0] == [0, 1]
+    assert books.tables.keys() == {0, 2}
     books.check()
 
 
@@ -50,18 +50,18 @@ def test_a_prefix_shares_whole_pages_and_copies_the_rest() -> None:
     books.open(), books.open()
     books.grow(0, 10)
     assert books.keep(7, slot=0, rows=10) == PageCopy(2, 3)
-    assert books.pages_of_prefix(7) == (0, 1, 3)
+    assert books.prefixes[7] == (0, 1, 3)
     assert books.share(1, 7, rows=10) == (0, 1)
     assert books.grow(1, 10) == (4,)
-    assert (books.pages_in_use, books.pages_kept) == (4, 1)
+    assert (books.pages_in_use, books.free_pages) == (4, 3)
     books.check()
     books.release(0)
-    assert books.shared(7) and (books.pages_in_use, books.pages_kept) == (3, 1)
+    assert books.shared(7) and (books.pages_in_use, books.free_pages) == (3, 4)
     books.release(1)
-    assert not books.shared(7) and (books.pages_in_use, books.pages_kept) == (0, 3)
+    assert not books.shared(7) and (books.pages_in_use, books.free_pages) == (0, 5)
     books.check()
     books.drop(7)
-    assert (books.free_pages, books.kept_prefixes()) == (8, set())
+    assert (books.free_pages, books.prefixes) == (8, {})
     books.check()
 
 
@@ -71,7 +71,7 @@ def test_a_prefix_of_whole_pages_needs_none_of_its_own() -> None:
     books.grow(0, 8)
     assert books.keep(0, slot=0, rows=8) is None
     books.release(0)
-    assert (books.free_pages, books.pages_kept) == (0, 2)
+    assert (books.free_pages, books.pages_in_use) == (0, 0)
     books.check()
 
 
@@ -81,7 +81,7 @@ def test_a_dropped_prefix_leaves_shared_pages_to_the_slot() -> None:
     books.grow(0, 6)
     assert books.keep(0, slot=0, rows=6) == PageCopy(1, 2)
     books.drop(0)
-    assert (books.free_pages, books.pages_of(0)) == (1, (0, 1))
+    assert (books.free_pages, books.tables[0]) == (1, [0, 1])
     books.check()
 
 
@@ -101,11 +101,26 @@ def test_check_finds_books_that_do_not_balance(fault: str) -> None:
         "slot lost": lambda: books._free_slots.pop(),
         "owner lost": lambda: books._owners.__setitem__(0, 1),
         "owner gained": lambda: books._owners.__setitem__(1, 2),
-        "two slots": lambda: books._tables[0].append(0),
+        "two slots": lambda: books.tables[0].append(0),
     }
     faults[fault]()
     with pytest.raises(AssertionError):
         books.check()
+
+
+def share(books: MemoryBooks, slot: int, prefix: int, rows: int) -> int:
+    """Rows that the slot holds then."""
+    shared = books.share(slot, prefix, rows)
+    assert shared == books.prefixes[prefix][: rows // 2]
+    return 2 * len(shared)
+
+
+def drop_one(books: MemoryBooks, kept: dict[int, int], data: st.DataObject) -> None:
+    prefix = data.draw(st.sampled_from(sorted(kept)))
+    if not any(books.prefixes[prefix][0] in table for table in books.tables.values()):
+        assert not books.shared(prefix)
+        books.drop(prefix)
+        del kept[prefix]
 
 
 @settings(max_examples=150, deadline=None)
@@ -126,22 +141,17 @@ def test_any_order_of_calls_balances(data: st.DataObject) -> None:
                 rows[slot] = 0
                 if action == "share" and kept:
                     prefix = data.draw(st.sampled_from(sorted(kept)))
-                    shared = books.share(slot, prefix, kept[prefix])
-                    assert shared == books.pages_of_prefix(prefix)[: kept[prefix] // 2]
-                    rows[slot] = 2 * len(shared)
+                    rows[slot] = share(books, slot, prefix, kept[prefix])
                     prefixed.add(slot)
         elif action == "drop" and kept:
-            prefix = data.draw(st.sampled_from(sorted(kept)))
-            if not books.shared(prefix):
-                books.drop(prefix)
-                del kept[prefix]
+            drop_one(books, kept, data)
         elif rows:
             slot = data.draw(st.sampled_from(sorted(rows)))
             if action == "grow":
                 most = rows[slot] + 2 * books.free_pages
                 rows[slot] = data.draw(st.integers(rows[slot], most))
                 books.grow(slot, rows[slot])
-                assert len(books.pages_of(slot)) == -(-rows[slot] // 2)
+                assert len(books.tables[slot]) == -(-rows[slot] // 2)
             elif action == "release":
                 books.release(slot)
                 del rows[slot]

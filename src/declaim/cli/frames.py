@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,27 @@ from declaim.contracts.errors import InvalidRequest
 from declaim.contracts.request import MAX_FRAMES, FrameRequest, Prompt, SamplingParams
 
 if TYPE_CHECKING:
+    from declaim.config.model import ModelConfig
     from declaim.engine.frames import FrameEngine
+
+
+class Switch(StrEnum):
+    """On or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
+PreemptEvery = Annotated[
+    int | None, typer.Option(min=1, help="Preempt each request after every so many frames.")
+]
+PrefixCache = Annotated[
+    Switch, typer.Option(help="Whether requests with a prefix in common share it.")
+]
+PrefixRows = Annotated[
+    list[int] | None,
+    typer.Option(help="Rows of each prefix, one per --rows; else up to the user turn's text."),
+]
 
 
 def frames(
@@ -36,34 +57,32 @@ def frames(
     max_frames: Annotated[int, typer.Option(help="Most frames of a request.")] = MAX_FRAMES,
     max_batched_rows: Annotated[int, typer.Option(help="Most rows of a step.")] = 512,
     max_num_seqs: Annotated[int, typer.Option(help="Most requests that run at once.")] = 8,
-    seed: Annotated[
-        int | None, typer.Option(help="Request i draws with seed + i; fresh seeds without it.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Request i draws with seed + i.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 to 2.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Above 0, at most 1.")] = None,
     top_k: Annotated[int | None, typer.Option(help="At least 1.")] = None,
+    preempt_every: PreemptEvery = None,
+    prefix_cache: PrefixCache = Switch.ON,
+    prefix_rows: PrefixRows = None,
     steps: Annotated[Path | None, typer.Option(help="Write one JSON line a step.")] = None,
 ) -> None:
     """Generate frames for one or more prompts, as concurrent requests."""
-    for paths, name in ((output, "-o"), (codes or rows, "--codes")):
-        _check_counts(rows, paths, name)
+    _check_counts(rows, output, "-o")
+    _check_counts(rows, codes or rows, "--codes")
+    _check_counts(rows, prefix_rows or rows, "--prefix-rows")
     from declaim.config.checkpoint import load_model_config
     from declaim.config.schema import FrameStage
     from declaim.engine.frames import load_frame_engine
 
     config = load_model_config(model)
-    prompts = [read_integers(path, "--rows") for path in rows]
+    arrays = [_int32(read_integers(path, "--rows"), path) for path in rows]
+    keeping = prefix_cache is Switch.ON
+    prompts = _prompts(model, config, arrays, prefix_rows, keeping=keeping)
     sampling = _sampling(
         config.generation.sampling, greedy, temperature=temperature, top_p=top_p, top_k=top_k
     )
     requests = [
-        FrameRequest(
-            id=str(index),
-            prompt=Prompt(rows=_int32(prompt, rows[index]), prefix_rows=0),
-            sampling=sampling,
-            seed=request_seed,
-            max_frames=max_frames,
-        )
+        FrameRequest(str(index), prompt, sampling, request_seed, max_frames)
         for index, (prompt, request_seed) in enumerate(
             zip(prompts, _seeds(seed, len(rows)), strict=True)
         )
@@ -71,9 +90,10 @@ def frames(
     stage = FrameStage(
         max_num_seqs=min(max_num_seqs, max_batched_rows),
         max_num_batched_tokens=max_batched_rows,
-        max_model_len=min(config.context, max(map(len, prompts)) + max_frames),
+        max_model_len=min(config.context, max(map(len, arrays)) + max_frames),
+        prefix_cache_bytes=FrameStage().prefix_cache_bytes if keeping else 0,
     )
-    engine = load_frame_engine(model, stage, config)
+    engine = load_frame_engine(model, stage, config, preempt_every=preempt_every)
     _run(engine, requests, steps)
     for index, request in enumerate(requests):
         made = engine.outcome(request.id).frames.astype(np.int64)
@@ -92,7 +112,42 @@ def _run(engine: "FrameEngine", requests: Sequence[FrameRequest], steps: Path | 
                 log.write(json.dumps(report.as_json(), separators=(",", ":")) + "\n")
 
 
-def _check_counts(rows: Sequence[Path], other: Sequence[Path], name: str) -> None:
+def _prompts(
+    model: Path,
+    config: "ModelConfig",
+    arrays: Sequence[NDArray[np.int32]],
+    given: Sequence[int] | None,
+    *,
+    keeping: bool,
+) -> list[Prompt]:
+    """The prompts with their prefixes, which are checked if they are given."""
+    from declaim.engine.frames import check_prefix
+    from declaim.text.prompt import prefix_of
+    from declaim.text.tokenizer import FILE, load_tokenizer
+
+    prompts = []
+    for rows, prefix_rows in zip(arrays, given or (), strict=False):
+        if not 0 < prefix_rows < len(rows):
+            raise InvalidRequest(
+                f"--prefix-rows must be in [1, {len(rows) - 1}] for a prompt of {len(rows)} rows, "
+                f"not {prefix_rows}",
+                param="--prefix-rows",
+                limit=f"[1, {len(rows) - 1}]",
+                value=prefix_rows,
+            )
+        prompts.append(Prompt(rows, prefix_rows))
+        check_prefix(config, prompts[-1], "--prefix-rows")
+    if given or not keeping or not (model / FILE).is_file():
+        return prompts or [Prompt(rows, 0) for rows in arrays]
+    tokenizer = load_tokenizer(model, config)
+    for rows in arrays:
+        end = prefix_of(rows, tokenizer) if rows.ndim == 2 and rows.shape[1] else 0
+        text = end < len(rows) and not config.band[0] <= rows[end, 0] <= config.band[1]
+        prompts.append(Prompt(rows, end if text else 0))
+    return prompts
+
+
+def _check_counts(rows: Sequence[Path], other: Sequence[object], name: str) -> None:
     if len(rows) != len(other):
         raise InvalidRequest(
             f"{name} must be given once per --rows: {len(rows)} rows, {len(other)} {name}",

@@ -15,6 +15,9 @@ class MemoryBooks:
     A page is free, or owned by one slot, or by one prefix and any number of slots that share it;
     it is free again when its last owner lets go. Slots and pages are given out lowest number
     first. Every method either does all of its work or changes nothing.
+
+    tables: pages by slot, in order: its block table. prefixes: pages by kept prefix, in order.
+    pages_in_use: how many pages slots own, alone or with others. All three are to read only.
     """
 
     def __init__(self, slots: int, pages: int, page_size: int) -> None:
@@ -25,9 +28,9 @@ class MemoryBooks:
         self._free_pages = list(range(pages))
         self._owners = [0] * pages
         self._sharing_slots = [0] * pages
-        self._tables: dict[int, list[int]] = {}
-        self._prefixes: dict[int, tuple[int, ...]] = {}
-        self._pages_in_use = 0
+        self.tables: dict[int, list[int]] = {}
+        self.prefixes: dict[int, tuple[int, ...]] = {}
+        self.pages_in_use = 0
 
     @property
     def free_slots(self) -> int:
@@ -39,16 +42,6 @@ class MemoryBooks:
         """Pages without an owner."""
         return len(self._free_pages)
 
-    @property
-    def pages_in_use(self) -> int:
-        """Pages that a slot owns, alone or with others."""
-        return self._pages_in_use
-
-    @property
-    def pages_kept(self) -> int:
-        """Pages that only kept prefixes own."""
-        return self.pages - len(self._free_pages) - self._pages_in_use
-
     def pages_for(self, rows: int) -> int:
         """Pages that so many rows fill, the last one perhaps in part."""
         return -(-rows // self.page_size)
@@ -58,12 +51,12 @@ class MemoryBooks:
         if not self._free_slots:
             return None
         slot = heapq.heappop(self._free_slots)
-        self._tables[slot] = []
+        self.tables[slot] = []
         return slot
 
     def lacks(self, slot: int, rows: int) -> int:
         """Pages that the slot lacks to hold `rows`."""
-        return max(self.pages_for(rows) - len(self._tables[slot]), 0)
+        return max(self.pages_for(rows) - len(self.tables[slot]), 0)
 
     def grow(self, slot: int, rows: int) -> tuple[int, ...]:
         """Grant the slot the pages it lacks to hold `rows`, in order; they must be free."""
@@ -75,23 +68,23 @@ class MemoryBooks:
 
     def share(self, slot: int, prefix: int, rows: int) -> tuple[int, ...]:
         """Give an empty slot the pages that the `rows` of a kept prefix fill; these, in order."""
-        assert not self._tables[slot], f"slot {slot} holds rows already"
-        shared = self._prefixes[prefix][: rows // self.page_size]
+        assert not self.tables[slot], f"slot {slot} holds rows already"
+        shared = self.prefixes[prefix][: rows // self.page_size]
         self._add_to_slot(slot, shared)
         return shared
 
     def _add_to_slot(self, slot: int, pages: tuple[int, ...]) -> None:
-        self._tables[slot].extend(pages)
+        self.tables[slot].extend(pages)
         for page in pages:
             self._owners[page] += 1
             self._sharing_slots[page] += 1
-            self._pages_in_use += self._sharing_slots[page] == 1
+            self.pages_in_use += self._sharing_slots[page] == 1
 
     def release(self, slot: int) -> None:
         """Take back the slot; its pages are free unless they are shared."""
-        for page in self._tables.pop(slot):
+        for page in self.tables.pop(slot):
             self._sharing_slots[page] -= 1
-            self._pages_in_use -= self._sharing_slots[page] == 0
+            self.pages_in_use -= self._sharing_slots[page] == 0
             self._let_go(page)
         heapq.heappush(self._free_slots, slot)
 
@@ -101,9 +94,9 @@ class MemoryBooks:
         Pages that they fill are shared; a partly filled last one is to be copied into a page of
         the prefix's own, which must be free: the copy to make, or None where there is none.
         """
-        assert prefix not in self._prefixes, f"the prefix {prefix} is kept already"
+        assert prefix not in self.prefixes, f"the prefix {prefix} is kept already"
         whole, rest = divmod(rows, self.page_size)
-        table = self._tables[slot]
+        table = self.tables[slot]
         pages = tuple(table[:whole])
         copy = None
         if rest:
@@ -112,12 +105,12 @@ class MemoryBooks:
             pages += (copy.target,)
         for page in pages:
             self._owners[page] += 1
-        self._prefixes[prefix] = pages
+        self.prefixes[prefix] = pages
         return copy
 
     def drop(self, prefix: int) -> None:
         """End a prefix's ownership; pages that no slot shares are free."""
-        for page in self._prefixes.pop(prefix):
+        for page in self.prefixes.pop(prefix):
             self._let_go(page)
 
     def _let_go(self, page: int) -> None:
@@ -127,31 +120,15 @@ class MemoryBooks:
 
     def shared(self, prefix: int) -> bool:
         """Whether a slot shares a page of a kept prefix."""
-        return any(self._sharing_slots[page] for page in self._prefixes[prefix])
-
-    def pages_of(self, slot: int) -> tuple[int, ...]:
-        """The slot's pages in order: its block table."""
-        return tuple(self._tables[slot])
-
-    def pages_of_prefix(self, prefix: int) -> tuple[int, ...]:
-        """A kept prefix's pages in order."""
-        return self._prefixes[prefix]
-
-    def owned_slots(self) -> set[int]:
-        """Slots with an owner."""
-        return set(self._tables)
-
-    def kept_prefixes(self) -> set[int]:
-        """Prefixes that own pages."""
-        return set(self._prefixes)
+        return any(self._sharing_slots[page] for page in self.prefixes[prefix])
 
     def check(self) -> None:
         """Assert that the books balance: each page free or owned by what stands in a table."""
-        slots = [*self._tables, *self._free_slots]
+        slots = [*self.tables, *self._free_slots]
         assert sorted(slots) == list(range(self.slots)), "slots do not balance"
-        in_slots = Counter(page for table in self._tables.values() for page in table)
-        in_prefixes = Counter(page for table in self._prefixes.values() for page in table)
-        for table in [*self._tables.values(), *self._prefixes.values()]:
+        in_slots = Counter(page for table in self.tables.values() for page in table)
+        in_prefixes = Counter(page for table in self.prefixes.values() for page in table)
+        for table in [*self.tables.values(), *self.prefixes.values()]:
             assert len(set(table)) == len(table), "a page twice in one table"
         for page in range(self.pages):
             owners = in_slots[page] + in_prefixes[page]
@@ -161,4 +138,4 @@ class MemoryBooks:
             assert in_slots[page] <= 1 or in_prefixes[page], f"page {page} has two slots, no prefix"
         free = [page for page, owners in enumerate(self._owners) if not owners]
         assert sorted(self._free_pages) == free, "pages do not balance"
-        assert self._pages_in_use == len(in_slots), "pages in use do not add up"
+        assert self.pages_in_use == len(in_slots), "pages in use do not add up"

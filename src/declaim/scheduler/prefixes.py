@@ -91,7 +91,7 @@ class PrefixIndex:
     def evictable_pages(self, spared: KeptPrefix | None) -> int:
         """Pages that evicting all prefixes not in use, but for the spared one, would free."""
         return sum(
-            len(self._memory.pages_of_prefix(kept.number))
+            len(self._memory.prefixes[kept.number])
             for kept in self._kept.values()
             if kept is not spared and not self._memory.shared(kept.number)
         )
@@ -100,7 +100,7 @@ class PrefixIndex:
         """Assert that the index agrees with the books, and that each number is used once."""
         numbers = [kept.number for kept in self._kept.values()]
         assert sorted(numbers + self._free_numbers) == list(range(self.capacity)), "numbers"
-        assert set(numbers) == self._memory.kept_prefixes(), "prefixes and pages disagree"
+        assert set(numbers) == self._memory.prefixes.keys(), "prefixes and pages disagree"
         for kept in self._kept.values():
-            pages = len(self._memory.pages_of_prefix(kept.number))
+            pages = len(self._memory.prefixes[kept.number])
             assert pages == self._memory.pages_for(kept.rows), "a prefix with too few pages"

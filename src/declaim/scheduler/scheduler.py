@@ -82,11 +82,12 @@ class Scheduler:
 
     def statistics(self) -> SchedulerStatistics:
         """Counts of requests, pages and prefixes."""
+        pages_in_use = self._memory.pages_in_use
         return SchedulerStatistics(
             waiting=len(self._waiting),
             running=len(self._running),
-            pages_in_use=self._memory.pages_in_use,
-            pages_kept=self._memory.pages_kept,
+            pages_in_use=pages_in_use,
+            pages_kept=self.limits.pages - self._memory.free_pages - pages_in_use,
             preemptions=self._preemptions,
             prefixes_kept=len(self._prefixes),
             prefix_hits=self._prefixes.hits,
@@ -252,8 +253,8 @@ class Scheduler:
         granted = self._make_room(record, kept.rows)
         assert granted, "a request that was admitted without room"
         if rest:
-            source = self._memory.pages_of_prefix(kept.number)[-1]
-            self._draft.copies.append(PageCopy(source, self._memory.pages_of(slot)[-1]))
+            source = self._memory.prefixes[kept.number][-1]
+            self._draft.copies.append(PageCopy(source, self._memory.tables[slot][-1]))
 
     def update(self, result: StepResult) -> list[RequestUpdate]:
         """Record the frames of the plan under way; one update per sampled span, in plan order.
@@ -346,12 +347,12 @@ class Scheduler:
         ahead = {id(record): span.length for span, record in self._under_way or []}
         for record in self._running.values():
             rows = ahead.get(id(record), record.computed_rows)
-            owned = len(self._memory.pages_of(record.owned_slot))
+            owned = len(self._memory.tables[record.owned_slot])
             assert owned == self._memory.pages_for(rows), f"{owned} pages for {rows} rows"
             assert record.computed_rows < record.known_rows, "a running request without work"
         slots = [record.owned_slot for record in self._running.values()]
         assert len(set(slots)) == len(slots), "a slot with two owners"
-        assert set(slots) == self._memory.owned_slots(), "slots and requests disagree"
+        assert set(slots) == self._memory.tables.keys(), "slots and requests disagree"
         for record in self._waiting.all():
             assert record.slot is None and not record.drawn, "a waiting request owns something"
             assert len(record.history) == record.known_rows, "a history with a gap"
