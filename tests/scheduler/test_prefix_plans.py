@@ -30,6 +30,11 @@ def step(scheduler: Scheduler, *ends: str) -> StepPlan:
     return plan
 
 
+def finish(scheduler: Scheduler) -> None:
+    while scheduler.has_work:
+        step(scheduler)
+
+
 def spans(plan: StepPlan) -> list[tuple[str, int, int]]:
     return [(span.request_id, span.first, span.count) for span in plan.spans]
 
@@ -113,13 +118,12 @@ def test_the_least_recently_used_makes_room(scheduler_of: Schedulers) -> None:
     scheduler = scheduler_of(prefixes=2)
     for name, voice in (("a", 1), ("b", 2), ("c", 1), ("d", 3)):
         scheduler.add(request(name, voice=voice, prefix=8, frames=1))
-        while scheduler.has_work:
-            step(scheduler)
+        finish(scheduler)
     hits = []
     for name, voice in (("e", 1), ("f", 2)):
         scheduler.add(request(name, voice=voice, prefix=8, frames=1))
         hits.append(bool(step(scheduler).prefix_loads))
-        step(scheduler) if scheduler.has_work else None
+        finish(scheduler)
     assert hits == [True, False]
     assert scheduler.statistics().prefix_evictions == 2
 
@@ -139,13 +143,11 @@ def test_a_prefix_in_use_is_not_evicted_for_another(scheduler_of: Schedulers) ->
 def test_pages_of_unused_prefixes_go_before_anyone_is_preempted(scheduler_of: Schedulers) -> None:
     scheduler = scheduler_of(pages=6, prefixes=2)
     scheduler.add(request("a", voice=1, prefix=8, frames=1))
-    while scheduler.has_work:
-        step(scheduler)
+    finish(scheduler)
     assert scheduler.statistics().pages_kept == 2
     for name in "bc":
         scheduler.add(request(name, voice=0, prefix=0, own=4, frames=8))
-    while scheduler.has_work:
-        step(scheduler)
+    finish(scheduler)
     statistics = scheduler.statistics()
     assert (statistics.prefix_evictions, statistics.preemptions) == (1, 0)
 
@@ -155,8 +157,7 @@ def test_one_that_needs_every_page_gets_them(scheduler_of: Schedulers) -> None:
     scheduler = scheduler_of(pages=5, prefixes=1)
     for name in "ab":
         scheduler.add(request(name, voice=1, prefix=6, own=2, frames=12))
-        while scheduler.has_work:
-            step(scheduler)
+        finish(scheduler)
     assert scheduler.statistics().preemptions == 0
 
 

@@ -30,7 +30,7 @@ class Switch(StrEnum):
 
 
 PreemptEvery = Annotated[
-    int | None, typer.Option(min=1, help="Preempt each request after every so many frames.")
+    int | None, typer.Option(help="Preempt each request after every so many frames.")
 ]
 PrefixCache = Annotated[
     Switch, typer.Option(help="Whether requests with a prefix in common share it.")
