@@ -161,6 +161,33 @@ def test_one_that_needs_every_page_gets_them(scheduler_of: Schedulers) -> None:
     assert scheduler.statistics().preemptions == 0
 
 
+def test_a_hit_that_does_not_fit_starts_without_its_prefix(scheduler_of: Schedulers) -> None:
+    """Four pages of history, of which the prefix would hold three for the sake of one."""
+    scheduler = scheduler_of(pages=4, prefixes=1)
+    scheduler.add(request("a", voice=1, prefix=6, own=2, frames=1))
+    finish(scheduler)
+    assert scheduler.statistics().pages_kept == 2
+    scheduler.add(request("b", voice=1, prefix=6, own=9, frames=1))
+    finish(scheduler)
+    statistics = scheduler.statistics()
+    assert (statistics.prefix_hits, statistics.prefix_misses) == (0, 2)
+
+
+def test_a_prefix_makes_no_room_for_the_one_that_starts_behind_it(scheduler_of: Schedulers) -> None:
+    scheduler = scheduler_of(pages=6, prefixes=1)
+    scheduler.add(request("a", voice=1, prefix=8, own=1, frames=1))
+    finish(scheduler)
+    scheduler.add(request("x", voice=0, prefix=0, own=5, frames=3))
+    scheduler.add(request("b", voice=1, prefix=8, own=8, frames=1))
+    assert [spans(step(scheduler)) for _ in range(3)] == [
+        [("x", 0, 5)],
+        [("x", 5, 1)],
+        [("x", 6, 1)],
+    ]
+    assert spans(step(scheduler)) == [("b", 8, 8)]
+    assert scheduler.statistics().preemptions == 0
+
+
 def test_shared_pages_outlive_their_first_owner(scheduler_of: Schedulers) -> None:
     scheduler = scheduler_of(prefixes=1)
     scheduler.add(request("a", voice=1, prefix=8))
