@@ -16,6 +16,7 @@ from declaim.cli.make_checkpoint import make_checkpoint
 from declaim.cli.prompt import prompt
 from declaim.cli.say import say
 from declaim.cli.serve import serve
+from declaim.cli.verify import verify
 from declaim.contracts.errors import (
     Cancelled,
     DeclaimError,
@@ -39,6 +40,7 @@ app.command()(frames)
 app.command()(inspect)
 app.command()(make_checkpoint)
 app.command()(bench)
+app.command()(verify)
 app.command()(config)
 app.add_typer(codec_commands(), name="codec")
 

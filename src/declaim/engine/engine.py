@@ -277,7 +277,12 @@ class Engine:
             "frames": self._totals["frames"],
             "audio_seconds": self._totals["samples"] / self.info.rate,
             "kv_pages_in_use": scheduler.pages_in_use,
-            "kv_pages_reserved": scheduler.pages_reserved,
+            "kv_pages_kept": scheduler.pages_kept,
+            "preemptions": scheduler.preemptions,
+            "prefixes_kept": scheduler.prefixes_kept,
+            "prefix_hits": scheduler.prefix_hits,
+            "prefix_misses": scheduler.prefix_misses,
+            "prefix_evictions": scheduler.prefix_evictions,
             "steps": self._frames.steps,
             "step_seconds": self._frames.seconds,
             "graph_replays": graphs.replays.total(),
@@ -308,7 +313,7 @@ class Engine:
 
     def _on_admitted(self, key: str) -> None:
         active = self._active.get(key)
-        if active is not None:
+        if active is not None and active.admitted is None:
             active.admitted = time.monotonic() - active.started
 
     def _on_chunk(self, key: str, first: int, samples: FloatArray) -> None:

@@ -23,9 +23,10 @@ FRAMES_AHEAD = 128
 class FrameEvents:
     """What the frame stage tells; called in its thread.
 
-    admitted: a request got its slot. frame: a frame was made, in order. ended: the last of a
-    request. failed: a request was refused or broken; error says why. gone: no frame follows of a
-    request that was aborted. broken: the stage itself ended; nothing follows.
+    admitted: a request got a slot, also anew after a preemption. frame: a frame was made, in order.
+    ended: the last of a request. failed: a request was refused or broken; error says why.
+    gone: no frame follows of a request that was aborted. broken: the stage itself ended; nothing
+    follows.
     """
 
     admitted: Callable[[str], None]
@@ -160,8 +161,9 @@ class FrameLoop:
             return
         self.steps += 1
         self.seconds += sum(report.seconds)
+        admitted = {admission.slot for admission in report.plan.admissions}
         for span in report.plan.spans:
-            if span.first == 0:
+            if span.slot in admitted:
                 self.events.admitted(span.request_id)
         for update in report.updates:
             if update.frame is not None:

@@ -52,7 +52,10 @@ class CpuPlatform:
         return Recorder(table)
 
     def layout(self, config: ModelConfig, stage: FrameStage) -> StateLayout:
-        """Pages from kv_pages or kv_memory, no more than all slots can use."""
+        """Pages from kv_pages or kv_memory, no more than all slots can use.
+
+        Kept prefixes have no pages set aside: they use those that no request needs.
+        """
         page_size = stage.page_size or self.page_size
         if page_size % BLOCK:
             raise InvalidConfig(
@@ -81,7 +84,8 @@ class CpuPlatform:
                 limit=layout.page_bytes(config),
                 value=stage.kv_memory,
             )
-        return replace(layout, pages=pages)
+        prefixes = layout.prefixes_within(config, stage.prefix_cache_bytes)
+        return replace(layout, pages=pages, prefixes=prefixes)
 
     def staging(self, shape: tuple[int, ...]) -> HostTensor:
         """An int32 step tensor shared by both sides."""
