@@ -50,10 +50,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture(scope="session")
 def build() -> Callable[..., Runner]:
-    """A runner on the CPU; options are the stage's."""
+    """A runner on the CPU, without graphs unless asked; options are the stage's."""
 
     def get(directory: Path, **options: object) -> Runner:
-        stage = FrameStage(**{"max_num_seqs": 4, "max_model_len": 256, **options})  # type: ignore[arg-type]
+        defaults = {"max_num_seqs": 4, "max_model_len": 256, "cudagraph_mode": "NONE"}
+        stage = FrameStage(**{**defaults, **options})  # type: ignore[arg-type]
         return build_runner(directory, load_model_config(directory), stage, CpuPlatform())
 
     return get

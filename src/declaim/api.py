@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,21 +137,29 @@ async def _speak(
 
 
 def _in_thread(
-    body: Callable[[], Any],
+    body: Callable[[], Coroutine[Any, Any, tuple[FloatArray, SpeechOutcome]]],
 ) -> tuple[FloatArray, SpeechOutcome]:
-    """Run a coroutine in an event loop of its own thread; what it raises is raised here."""
-    results: list[tuple[FloatArray, SpeechOutcome]] = []
-    errors: list[BaseException] = []
+    """Run a coroutine in an event loop of its own thread; what it raises is raised here.
+
+    An interrupt cancels it and waits until it has cleaned up.
+    """
+    over = threading.Event()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(body())
 
     def run() -> None:
-        try:
-            results.append(asyncio.run(body()))
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
-            errors.append(error)
+        loop.run_until_complete(asyncio.wait((task,)))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        over.set()
 
     thread = threading.Thread(target=run, name="declaim-say")
     thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    try:
+        over.wait()  # an interrupted join takes a thread that runs for one that has ended
+    except BaseException:
+        loop.call_soon_threadsafe(task.cancel)
+        raise
+    finally:
+        thread.join()
+        loop.close()
+    return task.result()

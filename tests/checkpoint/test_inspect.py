@@ -101,3 +101,31 @@ def test_what_cannot_be_loaded_is_refused(
     write_checkpoint(place, micro, micro_weights[:-1])
     with pytest.raises(InvalidCheckpoint, match="1 missing: audio_decoder_mtp"):
         inspect_checkpoint(place)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word", "bytes_each"),
+    [
+        (torch.uint16, "U16", 2),
+        (torch.complex64, "C64", 8),
+        (torch.bool, "BOOL", 1),
+        (torch.float8_e8m0fnu, "F8_E8M0", 1),
+    ],
+)
+def test_ignored_tensors_may_have_any_dtype(
+    place: Path,
+    micro: dict[str, Any],
+    micro_weights: Weights,
+    dtype: torch.dtype,
+    word: str,
+    bytes_each: int,
+) -> None:
+    micro["text_config"]["model_type"] = "qwen3_5_moe_text"
+    write_checkpoint(place, micro, micro_weights)
+    files = open_checkpoint(place)
+    tensors = {name: files.read(name).clone() for name in files.entries}
+    tensors["model.visual.x"] = torch.zeros(6, dtype=torch.uint8).to(dtype)
+    save_file(tensors, place / SINGLE)
+    found = inspect_checkpoint(place)
+    assert found.stored.ignored == ("model.visual.x",)
+    assert found.stored.dtypes[word] == Totals(1, 6, 6 * bytes_each)

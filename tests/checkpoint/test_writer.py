@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from declaim.checkpoint.files import INDEX, SINGLE, open_checkpoint
@@ -116,6 +117,15 @@ def test_a_failure_leaves_nothing(
     micro["eos_token_id"] = -1
     with pytest.raises(InvalidCheckpoint):
         write_checkpoint(place, micro, micro_weights)
+    assert list(place.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), SafetensorError("disk full")])
+def test_a_full_disk_is_one_sentence(place: Path, error: Exception) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be written: .*(No space left|disk full)"):
+        with new_directory(place) as unfinished:
+            (unfinished / "half").write_text("1")
+            raise error
     assert list(place.parent.iterdir()) == []
 
 

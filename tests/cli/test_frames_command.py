@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from declaim.cli.main import run
+from declaim.config.checkpoint import load_model_config
+from declaim.text.tokenizer import load_tokenizer
 
 
 @pytest.fixture
@@ -119,6 +121,58 @@ def test_unseeded_runs_differ_and_report_their_seeds(
     assert np.array_equal(np.load(path.with_suffix(".out.npy")), made[0][0])
 
 
+def test_preempted_requests_give_the_same_files(
+    micro: Path, rows_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    paths = [rows_file(str(index), 31, index) for index in range(3)]
+    steps = tmp_path / "steps.jsonl"
+    made = []
+    for more in ([], ["--preempt-every", 2, "--steps", steps]):
+        assert run(arguments(micro, paths, "--seed", 3, "--max-frames", 9, *more)) == 0
+        made.append([np.load(path.with_suffix(".out.npy")).tobytes() for path in paths])
+    assert made[0] == made[1]
+    assert sum(line["prefill_rows"] for line in read_steps(steps)) > 3 * 3 * 31
+
+
+@pytest.mark.parametrize("given", [[], ["--prefix-rows", 20, "--prefix-rows", 20]])
+def test_a_prefix_in_common_is_computed_once_and_the_files_are_the_same(
+    micro: Path, tmp_path: Path, given: list[object]
+) -> None:
+    """Its end is found by the opening of the user turn, or given."""
+    config = load_model_config(micro)
+    opening = load_tokenizer(micro, config).encode("<|im_start|>user\n")
+    paths = []
+    for index in range(2):
+        rows = np.zeros((40, 5), dtype=np.int64)
+        rows[:, 0] = 65
+        rows[20 - len(opening) : 20, 0] = opening
+        rows[20:, 0] = 70 + index
+        paths.append(tmp_path / f"{index}.npy")
+        np.save(paths[-1], rows)
+    steps = tmp_path / "steps.jsonl"
+    made, computed = [], []
+    for switch in ("on", "off"):
+        more = ["--max-num-seqs", 1, "--prefix-cache", switch, "--steps", steps, *given]
+        assert run(arguments(micro, paths, "--seed", 3, "--max-frames", 9, *more)) == 0
+        made.append([np.load(path.with_suffix(".out.npy")).tobytes() for path in paths])
+        computed.append(sum(line["prefill_rows"] for line in read_steps(steps)))
+    assert made[0] == made[1]
+    assert computed == [60, 80]
+
+
+def test_a_prefix_before_a_semantic_row_is_refused(
+    micro: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = np.zeros((10, 5), dtype=np.int64)
+    rows[4, 0] = 320
+    np.save(tmp_path / "a.npy", rows)
+    for prefix, named in (("4", "320 is semantic"), ("0", "[1, 9]"), ("10", "[1, 9]")):
+        line = arguments(micro, [tmp_path / "a.npy"], "--prefix-rows", prefix)
+        assert run(line) == 2
+        assert named in capsys.readouterr().err
+    assert run(arguments(micro, [tmp_path / "a.npy"], "--prefix-rows", 5, "--seed", 0)) == 0
+
+
 def test_no_frame_before_the_end_gives_an_empty_array(
     micro: Path, rows_file: Callable[..., Path]
 ) -> None:
@@ -151,7 +205,13 @@ BAD = {
     ),
     "top_p": (["--rows", "{rows}", "-o", "a.npy", "--top-p", "0"], "top_p", 2),
     "top_k": (["--rows", "{rows}", "-o", "a.npy", "--top-k", "0"], "top_k", 2),
-    "batched rows": (["--rows", "{rows}", "-o", "a.npy", "--max-batched-rows", "0"], "0", 3),
+    "batched rows": (
+        ["--rows", "{rows}", "-o", "a.npy", "--max-batched-rows", "0"],
+        "--max-batched-rows",
+        2,
+    ),
+    "preempt every": (["--rows", "{rows}", "-o", "a.npy", "--preempt-every", "0"], "not 0", 3),
+    "prefix cache": (["--rows", "{rows}", "-o", "a.npy", "--prefix-cache", "yes"], "yes", 2),
     "unknown option": (["--rows", "{rows}", "-o", "a.npy", "--max-frame", "1"], "--max-frame", 2),
     "not a number": (["--rows", "{rows}", "-o", "a.npy", "--top-k", "x"], "--top-k", 2),
 }
@@ -196,3 +256,26 @@ def test_a_model_that_is_not_there(
     assert "absent" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert run(arguments(tmp_path / "empty", [rows_file("a", 12, 0)])) == 3
+
+
+@pytest.mark.parametrize("mode", ["none", "piecewise", "full", "full_and_piecewise"])
+def test_graph_modes_give_the_same_frames(
+    micro: Path, rows_file: Callable[..., Path], mode: str
+) -> None:
+    """Two requests at once, in chunks, against the default mode."""
+    paths = [rows_file("a", 40, 1), rows_file("b", 3, 2)]
+    more = ["--seed", 5, "--max-frames", 6, "--max-batched-rows", 16]
+
+    def made(*options: object) -> list[list[int]]:
+        assert run(arguments(micro, paths, *more, *options)) == 0
+        return [np.load(path.with_suffix(".out.npy")).tolist() for path in paths]
+
+    assert made("--graph-mode", mode) == made()
+
+
+def test_an_unknown_graph_mode_is_refused(
+    micro: Path, rows_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = arguments(micro, [rows_file("a", 4, 1)], "--graph-mode", "half")
+    assert run(line) == 2
+    assert "full_and_piecewise" in capsys.readouterr().err

@@ -1,6 +1,10 @@
 """`declaim say`: real text to a WAV file, and its errors."""
 
 import io
+import os
+import signal
+import subprocess
+import sys
 import wave
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +40,31 @@ def test_wav_file(micro: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert output.read_bytes() == first
     assert run([*line, "--seed", "4"]) == 0
     assert output.read_bytes() != first
+
+
+def test_an_interrupt(micro: Path) -> None:
+    """While it speaks, more than a pipe holds: it ends with the interrupt's own exit code."""
+    program = "from declaim.cli.main import main; main()"
+    line = ["say", "Hello there.", "-o", "-", "--model", str(micro), "--seed", "5"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *line, "--set", "stages.0.max_model_len=2000"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert len(process.stdout.read(2048)) == 2048
+        process.send_signal(signal.SIGINT)
+        _rest, said = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert b"Traceback" not in said and b"finish" not in said
+
+
+def test_commands_load_without_torch() -> None:
+    """Help and settings are quick, and an interrupt finds its handler in place."""
+    program = "import sys, declaim.cli.main; sys.exit('torch' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
 def test_codec_from_elsewhere(

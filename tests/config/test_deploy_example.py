@@ -30,7 +30,7 @@ model: nano                      # a directory, or the bundled checkpoint
 base_config: nano-cpu
 stages:                          # entries are known by their stage_id, in base_config and platform blocks too
   - {stage_id: 0, runner: frames, platform: cpu, devices: [0], threads: 1, dtype: auto, load_format: safetensors, max_num_seqs: 8, max_num_batched_tokens: 512, max_model_len: 4096,
-     kv_pages: null, kv_memory: 1GiB, page_size: null, mamba_ssm_cache_dtype: null, tensor_parallel_size: 1, enable_expert_parallel: false,
+     kv_pages: null, kv_memory: 1GiB, prefix_cache_bytes: 256MiB, page_size: null, mamba_ssm_cache_dtype: null, tensor_parallel_size: 1, enable_expert_parallel: false,
      cudagraph_mode: FULL_AND_PIECEWISE, cudagraph_capture_sizes: null, default_sampling_params: {temperature: 1.0, top_p: 0.9}}
   - {stage_id: 1, runner: codec, platform: cpu, devices: [0], threads: 1, dtype: auto, max_num_seqs: 8}
 server: {host: 127.0.0.1, port: 8000, strict_fields: false}
@@ -69,6 +69,7 @@ def test_the_example_gives_these_values(write: Write) -> None:
                 max_model_len=4096,
                 kv_pages=None,
                 kv_memory=1073741824,
+                prefix_cache_bytes=268435456,
                 page_size=None,
                 mamba_ssm_cache_dtype=None,
                 tensor_parallel_size=1,

@@ -31,7 +31,7 @@ def running(checkpoint: Callable[[str], Path]) -> RunningEngine:
         base = Deploy()
         deploy = base.replaced(
             stages=(
-                base.frames.replaced(max_model_len=512, cudagraph_mode="NONE", **options),
+                base.frames.replaced(**{"max_model_len": 512, "cudagraph_mode": "NONE", **options}),
                 base.codec.replaced(max_num_seqs=codec_streams),
             ),
             limits=base.limits.replaced(**(limits or {})),

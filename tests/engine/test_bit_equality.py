@@ -111,6 +111,21 @@ def test_reused_slot(make_engine: MakeEngine, threads: int) -> None:
     assert_same(whole, engine.trace("subject"))
 
 
+@pytest.mark.parametrize("page_size", [16, 128])
+def test_recurrent_state_in_bfloat16(make_engine: MakeEngine, threads: int, page_size: int) -> None:
+    """The state is rounded after every row, so that a cut is no place of its own."""
+    options = {"mamba_ssm_cache_dtype": "bfloat16", "page_size": page_size, "threads": threads}
+    whole = alone(make_engine(**options), subject(greedy=False))
+    exact = alone(make_engine(threads=threads), subject(greedy=False))
+    assert whole["matrix 0"].tobytes() != exact["matrix 0"].tobytes()
+    engine = make_engine(**options, max_num_seqs=6, chunk_rows=lambda request, done: 5, padding=1)
+    engine.submit(neighbour(2))
+    engine.submit(subject(greedy=False))
+    engine.submit(neighbour(3))
+    engine.run()
+    assert_same(whole, engine.trace("subject"))
+
+
 @pytest.mark.parametrize("extra", [1, 3])
 def test_padding(make_engine: MakeEngine, threads: int, extra: int) -> None:
     """Padded rows, labelled rows and streams touch the null slot and the null page alone."""

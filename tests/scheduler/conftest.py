@@ -7,7 +7,8 @@ import pytest
 
 from declaim.contracts.request import Frame, FrameRequest, Prompt, SamplingParams
 from declaim.contracts.step import StepPlan, StepResult
-from declaim.scheduler.scheduler import ChunkRows, Scheduler, SchedulerLimits
+from declaim.scheduler.limits import SchedulerLimits
+from declaim.scheduler.scheduler import ChunkRows, Scheduler
 
 WIDTH = 3
 
@@ -50,9 +51,10 @@ def scheduler_of() -> Callable[..., Scheduler]:
         page_size: int = 4,
         max_model_len: int = 100,
         window: int = 4,
+        prefixes: int = 0,
     ) -> Scheduler:
         limits = SchedulerLimits(
-            max_num_seqs, max_num_batched_tokens, pages, page_size, max_model_len, window
+            max_num_seqs, max_num_batched_tokens, pages, page_size, max_model_len, window, prefixes
         )
         return Scheduler(limits, WIDTH, chunk_rows)
 

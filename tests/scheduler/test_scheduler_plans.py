@@ -7,6 +7,7 @@ import pytest
 
 from declaim.contracts.request import FrameRequest, SamplingParams
 from declaim.contracts.step import Admission, PageGrant, StepKind, StepPlan, StepResult
+from declaim.scheduler.limits import SchedulerStatistics
 from declaim.scheduler.scheduler import Scheduler
 
 Requests = Callable[..., FrameRequest]
@@ -151,7 +152,7 @@ def test_pages_are_granted_as_rows_need_them(
         (PageGrant(0, (5,)),),
     ]
     statistics = scheduler.statistics()
-    assert (statistics.pages_in_use, statistics.pages_reserved) == (6, 9)
+    assert (statistics.pages_in_use, statistics.pages_kept) == (6, 0)
 
 
 def test_admission_waits_for_a_slot(
@@ -175,27 +176,39 @@ def test_nobody_overtakes_the_first_that_waits(
 ) -> None:
     scheduler = scheduler_of(pages=4)
     scheduler.add(request_of("a", 4, max_frames=4))
-    scheduler.add(request_of("large", 8, max_frames=4))
+    scheduler.add(request_of("large", 12, max_frames=4))
     scheduler.add(request_of("small", 1, max_frames=1))
     assert shape(step(scheduler, answer)) == [("a", 0, 0, 4, True)]
     assert shape(step(scheduler, answer, "a")) == [("a", 0, 4, 1, True)]
-    assert shape(step(scheduler, answer)) == [("large", 0, 0, 8, True), ("small", 1, 0, 1, True)]
+    assert shape(step(scheduler, answer)) == [("large", 0, 0, 12, True)]
+    assert shape(step(scheduler, answer, "large")) == [("large", 0, 12, 1, True)]
+    assert shape(step(scheduler, answer)) == [("small", 0, 0, 1, True)]
 
 
 def test_failed_admission_takes_nothing(
     request_of: Requests, scheduler_of: Schedulers, answer: Answers
 ) -> None:
     scheduler = scheduler_of(pages=4)
-    scheduler.add(request_of("a", 4, max_frames=12))
-    scheduler.add(request_of("b", 1, max_frames=1))
-    for _ in range(6):
+    scheduler.add(request_of("a", 1, max_frames=12))
+    scheduler.add(request_of("b", 12, max_frames=1))
+    for pages in (1, 1, 1, 1, 2, 2):
         step(scheduler, answer)
-        assert scheduler.statistics().running == 1
-        assert scheduler.statistics().pages_reserved == 4
+        assert scheduler.statistics() == SchedulerStatistics(1, 1, pages)
     scheduler.abort("a")
     scheduler.check()
-    assert shape(step(scheduler, answer)) == [("b", 0, 0, 1, True)]
-    assert scheduler.statistics().pages_reserved == 0
+    assert shape(step(scheduler, answer)) == [("b", 0, 0, 12, True)]
+    assert scheduler.statistics() == SchedulerStatistics()
+
+
+def test_admission_leaves_the_watermark_and_what_running_prompts_lack(
+    request_of: Requests, scheduler_of: Schedulers, answer: Answers
+) -> None:
+    """Nine pages hold both, but not the watermark too; the first has one page of its five."""
+    for pages, admitted in ((9, ["a"]), (10, ["a", "b"])):
+        scheduler = scheduler_of(lambda request, at: 4, pages=pages)
+        scheduler.add(request_of("a", 20, max_frames=3))
+        scheduler.add(request_of("b", 13, max_frames=3))
+        assert [name for name, *_ in shape(step(scheduler, answer))] == admitted
 
 
 def test_admission_waits_for_the_budget(
@@ -206,7 +219,7 @@ def test_admission_waits_for_the_budget(
     scheduler.add(request_of("b", 4))
     assert shape(step(scheduler, answer)) == [("a", 0, 0, 4, True)]
     statistics = scheduler.statistics()
-    assert (statistics.running, statistics.waiting, statistics.pages_reserved) == (1, 1, 2)
+    assert (statistics.running, statistics.waiting, statistics.pages_in_use) == (1, 1, 1)
 
 
 def test_prompts_advance_when_every_slot_is_taken(
@@ -233,7 +246,7 @@ def test_releases_wait_for_the_next_plan_that_has_work(
         scheduler.add(request_of(name, 2))
     step(scheduler, answer, "a", "b")
     assert scheduler.plan() is None
-    assert scheduler.statistics().pages_reserved == 0
+    assert scheduler.statistics().pages_in_use == 0
     scheduler.add(request_of("c", 2))
     plan = step(scheduler, answer)
     assert plan.releases == (0, 1)

@@ -8,7 +8,8 @@ import pytest
 
 from declaim.contracts.errors import InvalidConfig, InvalidRequest
 from declaim.contracts.request import FrameRequest, Prompt
-from declaim.scheduler.scheduler import Scheduler, SchedulerLimits
+from declaim.scheduler.limits import SchedulerLimits
+from declaim.scheduler.scheduler import Scheduler
 
 Requests = Callable[..., FrameRequest]
 Schedulers = Callable[..., Scheduler]

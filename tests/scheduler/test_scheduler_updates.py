@@ -8,13 +8,14 @@ import pytest
 from declaim.contracts.errors import Conflict, EngineFailed
 from declaim.contracts.request import FinishReason, Frame, FrameRequest
 from declaim.contracts.step import StepPlan, StepResult
-from declaim.scheduler.scheduler import Scheduler, SchedulerStatistics
+from declaim.scheduler.limits import SchedulerStatistics
+from declaim.scheduler.scheduler import Scheduler
 
 Requests = Callable[..., FrameRequest]
 Schedulers = Callable[..., Scheduler]
 Answers = Callable[..., StepResult]
 
-IDLE = SchedulerStatistics(waiting=0, running=0, pages_in_use=0, pages_reserved=0)
+IDLE = SchedulerStatistics()
 
 
 def planned(scheduler: Scheduler) -> StepPlan:

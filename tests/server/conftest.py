@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fake_engine import WAIT_SECONDS, FakeEngine
 
+from declaim.contracts.engine import SpeechEngine
 from declaim.contracts.errors import InvalidRequest
 from declaim.contracts.request import FloatArray
 from declaim.server.app import create_app
@@ -103,7 +104,7 @@ def serve() -> Callable[..., Any]:
 
     @contextmanager
     def running(
-        engine: FakeEngine,
+        engine: SpeechEngine,
         *,
         protocol: type[ReadersProtocol] = ReadersProtocol,
         settings: ServerSettings | None = None,

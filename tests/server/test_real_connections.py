@@ -33,6 +33,7 @@ class Impatient(ReadersProtocol):
     """Cuts readers that take nothing for a moment."""
 
     write_seconds = 0.05
+    head_seconds = 0.05
 
 
 def body(**fields: object) -> bytes:
@@ -196,6 +197,29 @@ def test_a_body_that_never_comes(serve: Serve) -> None:
         peer.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\n{")
         assert peer.recv(65536).startswith(b"HTTP/1.1 400 ")
     assert engine.streams == []
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/audio/speech HTTP/1.1\r\nhost:"])
+def test_a_head_that_never_ends(serve: Serve, sent: bytes) -> None:
+    """On a new connection and on one that was used; a request under way is not cut."""
+    gate = Gate()
+    engine = FakeEngine(lambda request: [gate, *sound(1)])
+    with serve(engine, protocol=Impatient) as address:
+        with socket.create_connection(address, WAIT_SECONDS) as peer:
+            peer.sendall(sent)
+            assert peer.recv(1) == b""
+        with posted(address) as connection:
+            assert gate.reached.wait(WAIT_SECONDS)
+            with socket.create_connection(address, WAIT_SECONDS) as later:
+                assert later.recv(1) == b""
+            gate.open()
+            assert connection.getresponse().status == 200
+        if sent:
+            with socket.create_connection(address, WAIT_SECONDS) as used:
+                used.sendall(b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n")
+                assert used.recv(65536).endswith(b'{"live":true}')
+                used.sendall(sent)
+                assert used.recv(1) == b""
 
 
 def test_many_at_once(serve: Serve) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import numpy as np
@@ -160,3 +161,28 @@ def test_a_clip_that_the_engine_refuses(speak: Ask, engine: FakeEngine) -> None:
     item = {"audio": ENCODED, "text": "Hi."}
     error = speak(engine, references=[item]).json()["error"]
     assert error["param"] == "references[0]"
+
+
+@pytest.mark.parametrize(
+    ("engines", "fields", "named"),
+    [
+        ("references[0].text", {"ref_audio": "AAAA", "ref_text": "Hi."}, "ref_text"),
+        ("references[0].text", {"references": [{"text": "a", "audio": "AAAA"}]}, None),
+        (
+            "references[1].codes",
+            {"references": [{"text": "a", "vq_codes": CODES}] * 2},
+            "references[1].vq_codes",
+        ),
+        ("max_frames", {"max_tokens": 9}, "max_tokens"),
+        ("max_frames", {"max_new_tokens": 9, "max_tokens": 9}, "max_new_tokens"),
+    ],
+)
+def test_the_engines_names_become_the_bodys(
+    speak: Ask, engine: FakeEngine, engines: str, fields: dict[str, Any], named: str | None
+) -> None:
+    engine.refusal = InvalidRequest(f"{engines} cannot be used", param=engines)
+    error = speak(engine, **fields).json()["error"]
+    assert (error["param"], error["message"]) == (
+        named or engines,
+        f"{named or engines} cannot be used",
+    )

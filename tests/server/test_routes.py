@@ -53,6 +53,8 @@ def test_what_is_not_there(ask: Ask, engine: FakeEngine) -> None:
     assert answer.status_code == 405
     assert answer.headers["allow"] == "POST"
     assert answer.json()["error"]["param"] == "method"
+    answer = ask(engine, "POST", "/v1/audio/speech/", content=b"{}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     answer = ask(engine, "GET", "/v1/audio/speech/unknown")
     assert answer.status_code == 404
     assert answer.json()["error"]["param"] == "request_id"

@@ -74,14 +74,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One way to run the set. draws: compared draws. graphs: replays and misses, by name."""
+    """One way to run the set. draws: compared draws. replays, misses: of graphs."""
 
     name: str
     mode: str
     requests: int
     draws: int
     largest: float
-    graphs: Mapping[str, int]
+    replays: int
+    misses: int
     difference: Difference | None
 
 

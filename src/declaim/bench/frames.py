@@ -14,9 +14,13 @@ import numpy as np
 from declaim.bench.phases import PHASES, ClockedPlatform, PhaseClock
 from declaim.config.model import ModelConfig
 from declaim.config.schema import FrameStage
+from declaim.contracts.errors import InvalidRequest
 from declaim.contracts.request import FrameRequest, Prompt, SamplingParams
 from declaim.contracts.step import StepKind
 from declaim.engine.frames import FrameEngine, StepReport, load_frame_engine
+
+TRIES = 100
+"""Most requests to try for each one that runs to its last frame."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,20 @@ def bench_request(
 
 
 def long_seeds(engine: FrameEngine, *, rows: int, frames: int, count: int) -> list[int]:
-    """Seeds, from 0 on, whose requests run for all their frames: the first `count`."""
+    """Seeds, from 0 on, whose requests run for all their frames: the first `count`.
+
+    Raises InvalidRequest where hardly any does: a small codebook draws its end early.
+    """
     found: list[int] = []
     seed = 0
     while len(found) < count:
+        if seed == TRIES * count:
+            raise InvalidRequest(
+                f"--frames: {len(found)} of {seed} requests ran for {frames} frames, the others "
+                "ended before; ask for fewer",
+                param="--frames",
+                value=frames,
+            )
         name = f"try {seed}"
         engine.submit(bench_request(engine.config, name, rows=rows, frames=frames, seed=seed))
         for _ in engine.steps():

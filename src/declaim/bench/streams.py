@@ -35,7 +35,7 @@ def stream_times(directory: Path, *, streams: int, rounds: int, frames: int) -> 
     base = Deploy()
     deploy = base.replaced(
         stages=(
-            base.frames.replaced(max_num_seqs=streams, cudagraph_mode="NONE"),
+            base.frames.replaced(max_num_seqs=streams),
             base.codec.replaced(max_num_seqs=streams),
         )
     )

@@ -144,9 +144,10 @@ class _Bench:
         tolerance: float,
     ) -> CaseResult:
         """One case against the reference; the first difference of any request."""
-        before = dict(engine.runner.graphs.counters())
+        graphs = engine.runner.graphs
+        before = (graphs.replays.total(), graphs.misses.total())
         found = self.run(engine, case)
-        after = engine.runner.graphs.counters()
+        replays, misses = graphs.replays.total() - before[0], graphs.misses.total() - before[1]
         largest, difference = 0.0, None
         for request in self.requests:
             gap, wrong = compare(request.id, reference[request.id], found[request.id], tolerance)
@@ -158,6 +159,7 @@ class _Bench:
             requests=len(self.requests),
             draws=sum(len(trace.main) for trace in found.values()),
             largest=largest,
-            graphs={name: count - before.get(name, 0) for name, count in after.items()},
+            replays=replays,
+            misses=misses,
             difference=difference,
         )

@@ -115,7 +115,11 @@ def map_tensors(path: Path) -> Any:
     """The mapped safetensors file; InvalidCheckpoint if it is damaged or something else."""
     try:
         return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
+        raise InvalidCheckpoint(
+            f"{path.name} cannot be opened: {error}", param=path.name, value=str(path)
+        ) from error
+    except SafetensorError as error:
         raise InvalidCheckpoint(
             f"{path.name} is damaged, cut short or no safetensors file: {error}",
             param=path.name,

@@ -4,6 +4,7 @@ Knows file headers and the configuration; of a codec it knows the files and thei
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,6 @@ from declaim.config.model import FULL, LINEAR, ModelConfig
 from declaim.state.layout import StateLayout
 
 PAGE_SIZE = 16
-_BITS: Mapping[str, int] = {
-    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "U8", "I8", "BOOL"), 8),
-    **dict.fromkeys(("BF16", "F16", "I16"), 16),
-    **dict.fromkeys(("F32", "I32"), 32),
-    **dict.fromkeys(("F64", "I64"), 64),
-}
 _SIZES = (
     "hidden_size",
     "vocab_size",
@@ -177,11 +172,17 @@ def _totals(entries: Iterable[TensorEntry]) -> dict[str, Totals]:
     for entry in entries:
         before = totals.get(entry.dtype, Totals(0, 0, 0))
         elements = math.prod(entry.shape)
-        size = elements * _BITS[entry.dtype] // 8
+        size = elements * _bits(entry.dtype) // 8
         totals[entry.dtype] = Totals(
             before.tensors + 1, before.elements + elements, before.bytes + size
         )
     return dict(sorted(totals.items()))
+
+
+def _bits(dtype: str) -> int:
+    """Of one element; the format's words hold them first: BF16, F8_E4M3."""
+    found = re.search(r"\d+", dtype)
+    return int(found[0]) if found else 8  # BOOL
 
 
 def _elements(parameter: Parameter) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -103,7 +104,7 @@ def new_directory(directory: Path) -> Iterator[Path]:
     """A directory to fill; it takes its name when the block ends well, else it goes away.
 
     Raises Conflict if the name is taken by a file or by a directory that is not empty,
-    InvalidRequest if the place cannot be written to.
+    InvalidRequest if the place cannot be written to or has no room for all of it.
     """
     if directory.is_symlink() or directory.exists():
         if not directory.is_dir() or any(directory.iterdir()):
@@ -125,7 +126,12 @@ def new_directory(directory: Path) -> Iterator[Path]:
         ) from error
     unfinished = Path(made)
     try:
-        yield unfinished
+        try:
+            yield unfinished
+        except (OSError, SafetensorError) as error:
+            raise InvalidRequest(
+                f"{directory} cannot be written: {error}", param="directory", value=str(directory)
+            ) from error
         unfinished.chmod(0o755)
         try:
             unfinished.rename(directory)

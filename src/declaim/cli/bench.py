@@ -9,6 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from declaim.contracts.request import MAX_FRAMES, check_integer
+
+LEAST_FRAMES = 3
+"""A spread needs two decode steps; the first frame comes with the prompt's."""
+
 
 def bench(
     shape: Annotated[str, typer.Option(help="Random checkpoint to measure.")] = "tiny",
@@ -16,6 +21,8 @@ def bench(
     repeats: Annotated[int, typer.Option(help="Runs of the long request.")] = 3,
 ) -> None:
     """Measure steps by phase, long requests and whole streams, a thread a stage."""
+    check_integer("--frames", frames, LEAST_FRAMES, MAX_FRAMES)
+    check_integer("--repeats", repeats, 1, 1000)
     from declaim.bench.frames import long_request, step_phases
     from declaim.bench.report import environment, print_line
     from declaim.bench.streams import stream_times

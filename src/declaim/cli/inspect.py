@@ -4,14 +4,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from declaim.checkpoint.inspect import CodecFiles, Inspection, inspect_checkpoint
+if TYPE_CHECKING:
+    from declaim.checkpoint.inspect import CodecFiles, Inspection
 
 
 def inspect(
@@ -19,6 +20,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print what a checkpoint is: sizes, dtypes, layers, what would be loaded, bytes."""
+    from declaim.checkpoint.inspect import inspect_checkpoint
+
     found = inspect_checkpoint(directory)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
@@ -31,7 +34,7 @@ def inspect(
     Console(soft_wrap=False).print(table)
 
 
-def _lines(found: Inspection) -> Iterator[tuple[str, str]]:
+def _lines(found: "Inspection") -> Iterator[tuple[str, str]]:
     yield "checkpoint", found.directory
     yield "kind", f"fish_omni, {found.kind}, {found.dtype}, prefix {found.stored.prefix}"
     yield "quantization", found.quantization or "none"
@@ -68,7 +71,7 @@ def _some(names: tuple[str, ...]) -> str:
     return f"{len(names)}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
 
 
-def _codec(codec: CodecFiles | None) -> str:
+def _codec(codec: "CodecFiles | None") -> str:
     if codec is None:
         return "none"
     facts = [f"{codec.file}, {codec.bytes:,} bytes"]

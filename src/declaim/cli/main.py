@@ -16,7 +16,15 @@ from declaim.cli.make_checkpoint import make_checkpoint
 from declaim.cli.prompt import prompt
 from declaim.cli.say import say
 from declaim.cli.serve import serve
-from declaim.contracts.errors import Cancelled, DeclaimError, EngineFailed, NotFound, row_of
+from declaim.cli.verify import verify
+from declaim.contracts.errors import (
+    Cancelled,
+    DeclaimError,
+    EngineFailed,
+    NotFound,
+    OutOfMemory,
+    row_of,
+)
 
 app = typer.Typer(
     name="declaim",
@@ -32,6 +40,7 @@ app.command()(frames)
 app.command()(inspect)
 app.command()(make_checkpoint)
 app.command()(bench)
+app.command()(verify)
 app.command()(config)
 app.add_typer(codec_commands(), name="codec")
 
@@ -61,8 +70,12 @@ def run(arguments: Sequence[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return row_of(Cancelled("interrupted")).exit_code
     except OSError as error:
-        print(f"declaim: {error.strerror or error}: {error.filename}", file=sys.stderr)
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(f"declaim: {place}{error.strerror or error}", file=sys.stderr)
         return row_of(NotFound(str(error))).exit_code
+    except MemoryError:
+        print("declaim: the memory does not hold what was asked for", file=sys.stderr)
+        return row_of(OutOfMemory("memory")).exit_code
     except typer.TyperException as error:
         if message := error.format_message():
             print(f"declaim: {message}", file=sys.stderr)

@@ -7,8 +7,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from declaim.nano.make import make_checkpoint as make
-
 
 def make_checkpoint(
     directory: Annotated[Path, typer.Argument(help="The directory to make.")],
@@ -17,6 +15,8 @@ def make_checkpoint(
     no_codec: Annotated[bool, typer.Option("--no-codec", help="Leave the codec out.")] = False,
 ) -> None:
     """Make a checkpoint with random weights, its tokenizer and its codec; it speaks noise."""
+    from declaim.nano.make import make_checkpoint as make
+
     make(shape, seed, directory, codec=not no_codec)
     codec = "without a codec" if no_codec else "with codec"
     Console().print(Text(f"made {directory}: {shape}, seed {seed}, {codec}"), soft_wrap=True)

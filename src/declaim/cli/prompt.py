@@ -7,6 +7,7 @@ import numpy as np
 import typer
 
 from declaim.cli.arrays import read_integers, write_integers
+from declaim.cli.outputs import prepare_output
 from declaim.contracts.errors import InvalidRequest
 from declaim.contracts.request import Reference
 
@@ -34,6 +35,7 @@ def prompt(
             limit=len(codes),
             value=len(texts),
         )
+    prepare_output(output, "-o")
     from declaim.config.checkpoint import load_model_config
     from declaim.text.prompt import PromptBuilder
     from declaim.text.tokenizer import load_tokenizer

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from declaim.cli.outputs import prepare_output
 from declaim.contracts.errors import InvalidRequest
 
 STDIO = "-"
@@ -41,6 +42,8 @@ def say(
 ) -> None:
     """Speak a text."""
     references = _references(reference or [], reference_text or [])
+    if str(output) != STDIO:
+        prepare_output(output, "-o")
     if text == STDIO:
         text = _read_stdin()
     from declaim.api import Setup

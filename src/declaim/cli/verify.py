@@ -31,13 +31,12 @@ def verify(
     print(f"{'mode':18} {'case':26} {'draws':>6} {'replays':>8} {'misses':>7}  result")
 
     def show(result: CaseResult) -> None:
-        replays = sum(count for name, count in result.graphs.items() if name != "misses")
         verdict = "equal" if result.difference is None else "DIFFERS"
         if result.difference is None and result.largest:
             verdict = f"within {result.largest:.1e}"
         print(
-            f"{result.mode:18} {result.name:26} {result.draws:6} {replays:8} "
-            f"{result.graphs.get('misses', 0):7}  {verdict}",
+            f"{result.mode:18} {result.name:26} {result.draws:6} {result.replays:8} "
+            f"{result.misses:7}  {verdict}",
             flush=True,
         )
 
@@ -46,12 +45,12 @@ def verify(
     if output is not None:
         write_whole(output, (json.dumps(found.as_json(), indent=1) + "\n").encode())
     for result in found.results:
-        if result.difference is not None:
-            wrong = result.difference
+        wrong = result.difference
+        if wrong is not None:
             print(
                 f"declaim: {result.mode}, {result.name}: request {wrong.request_id} differs at "
-                f"draw {wrong.draw} in {wrong.what} by {wrong.largest:g}: {wrong.reference} against "
-                f"{wrong.found}",
+                f"draw {wrong.draw} in {wrong.what} by {wrong.largest:g}: "
+                f"{wrong.reference} against {wrong.found}",
                 file=sys.stderr,
             )
     return 0 if found.equal else EXIT_DIFFERENCE

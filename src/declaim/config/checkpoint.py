@@ -25,6 +25,9 @@ MODEL_TYPE = "fish_omni"
 FISH_TEXT = "fish_omni_text"
 QWEN_TEXT = "qwen3_5_moe_text"
 MAX_CONTEXT = 16384
+MOST_EXPERTS = 65536
+MOST_TOWER_LAYERS = 1024
+"""Far over any network's: what has names of its own is listed one by one before a file is read."""
 
 _REFUSED_TYPES: Mapping[str, str] = {
     "dual_ar": "the dual_ar network",
@@ -34,6 +37,7 @@ _REFUSED_TYPES: Mapping[str, str] = {
     "qwen3_5_moe_text": "a plain text model without the codebook tower",
 }
 _DTYPES = ("bfloat16", "float16", "float32")
+_STATE_DTYPES = ("bfloat16", "float32")
 _SAMPLING_KEYS = (
     "temperature",
     "top_p",
@@ -153,7 +157,7 @@ def _backbone(text: Section, *, fish: bool) -> tuple[BackboneConfig, list[Sectio
     _text_flags(text, fish=fish, shared=shared > 0)
     head_dim = text.integer("head_dim")
     theta, factor, sections = _rope(text)
-    experts = text.integer("num_experts")
+    experts = text.integer("num_experts", 1, MOST_EXPERTS)
     mamba = text.get("mamba_ssm_dtype")
     config = BackboneConfig(
         hidden_size=text.integer("hidden_size"),
@@ -175,7 +179,7 @@ def _backbone(text: Section, *, fish: bool) -> tuple[BackboneConfig, list[Sectio
         linear_num_value_heads=text.integer("linear_num_value_heads"),
         linear_key_head_dim=text.integer("linear_key_head_dim"),
         linear_value_head_dim=text.integer("linear_value_head_dim"),
-        mamba_ssm_dtype=None if mamba is None else text.choice("mamba_ssm_dtype", _DTYPES),
+        mamba_ssm_dtype=None if mamba is None else text.choice("mamba_ssm_dtype", _STATE_DTYPES),
     )
     _multiple(text, "num_attention_heads", "num_key_value_heads")
     _multiple(text, "linear_num_value_heads", "linear_num_key_heads")
@@ -241,8 +245,8 @@ def _tower(decoder: Section, backbone: BackboneConfig) -> tuple[TowerConfig, lis
     decoder.choice("model_type", ("fish_qwen3_audio_decoder",), default="fish_qwen3_audio_decoder")
     decoder.choice("decoder_type", ("codebook_mtp_shared",))
     decoder.choice("vq_feature_scope", ("all_vq",))
-    codebooks = decoder.integer("num_codebooks", 2)
-    shared = decoder.integer("shared_enrichment_layers")
+    codebooks = decoder.integer("num_codebooks", 2, MOST_TOWER_LAYERS)
+    shared = decoder.integer("shared_enrichment_layers", 1, MOST_TOWER_LAYERS)
     _equal(decoder, "n_layer", shared, "shared_enrichment_layers")
     _equal(decoder, "max_seq_len", codebooks + 1, "num_codebooks + 1")
     for key in ("dim", "text_dim"):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from declaim.config.values import (
+    ByteBudget,
     ByteSize,
     Count,
     Devices,
@@ -103,6 +104,9 @@ class FrameStage(Settings):
         default=None, description="pages; wins over kv_memory; null: what kv_memory holds"
     )
     kv_memory: ByteSize = Field(default=2**30, description="bytes for pages of K and V")
+    prefix_cache_bytes: ByteBudget = Field(
+        default=2**28, description="bytes for recurrent state of voices to start from"
+    )
     page_size: Count | None = Field(
         default=None, description="rows a page holds; null: the platform's"
     )

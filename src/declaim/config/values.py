@@ -80,6 +80,12 @@ ByteSize = Annotated[
     Field(ge=1, le=LARGEST_BYTES),
     Rule("a number of bytes of at least 1, plain or with KiB, MiB, GiB, KB, MB or GB"),
 ]
+ByteBudget = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    Field(ge=0, le=LARGEST_BYTES),
+    Rule("a number of bytes, plain or with KiB, MiB, GiB, KB, MB or GB; 0 for none"),
+]
 Devices = Annotated[
     tuple[Annotated[int, Field(ge=0, le=LARGEST_COUNT)], ...],
     BeforeValidator(_as_tuple),

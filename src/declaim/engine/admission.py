@@ -90,7 +90,27 @@ class Admission:
         for index, reference in enumerate(request.references):
             if reference.samples is not None:
                 self.check_samples(reference.samples, f"references[{index}]")
-        self.builder.build(request.text, self._stand_ins(request.references))
+        prompt = self.builder.build(request.text, self._stand_ins(request.references))
+        self._check_fits(len(prompt.rows), request.max_frames)
+
+    def _check_fits(self, rows: int, max_frames: int | None) -> None:
+        context = self.info.context
+        if rows >= context:
+            raise InvalidRequest(
+                f"text and references make a prompt of {rows} rows, which leaves no room for a "
+                f"frame in the {context} that a stream may have",
+                param="text",
+                limit=context - 1,
+                value=rows,
+            )
+        if max_frames is not None and rows + max_frames > context:
+            raise InvalidRequest(
+                f"max_frames can be at most {context - rows} after a prompt of {rows} rows, "
+                f"not {max_frames}: a stream may have {context}",
+                param="max_frames",
+                limit=context - rows,
+                value=max_frames,
+            )
 
     def _stand_ins(self, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
         """The references with codes of the right number of frames for clips not encoded yet."""
@@ -143,8 +163,7 @@ class Admission:
         prompt = self.builder.build(request.text, references)
         wanted = request.max_frames
         if wanted is None:
-            room = self.info.context - len(prompt.rows)
-            wanted = max(1, min(self.info.max_frames, room))
+            wanted = min(self.info.max_frames, self.info.context - len(prompt.rows))
         return FrameRequest(
             id=key,
             prompt=prompt,

@@ -117,7 +117,7 @@ class CodecLoop:
                 self._free.append(voice.row)
 
     def run(self, job: Callable[[], None]) -> None:
-        """Run a job of the codec (encoding a reference) in the stage's thread, between calls."""
+        """Run a job (encoding a reference) in the stage's thread, one between two rounds."""
         with self._wake:
             self._jobs.append(job)
             self._wake.notify()
@@ -132,8 +132,8 @@ class CodecLoop:
             self._prepare()
             while self._wait():
                 self.pulse.beat(True)
-                for job in self._take_jobs():
-                    job()
+                if self._jobs:
+                    self._jobs.popleft()()
                 for group in self._take():
                     self._decode(group)
         except Exception as error:  # noqa: BLE001 - whatever broke the loop ends every stream
@@ -154,11 +154,6 @@ class CodecLoop:
             or (voice.outcome is not None and not voice.waiting)
             for voice in self._voices.values()
         )
-
-    def _take_jobs(self) -> list[Callable[[], None]]:
-        with self._wake:
-            jobs, self._jobs = list(self._jobs), deque()
-            return jobs
 
     def _take(self) -> list[list[tuple[str, _Voice, list[Frame]]]]:
         """Everything that waits, by streams with equally many frames; ends what has no more."""

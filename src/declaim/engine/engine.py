@@ -10,7 +10,9 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -53,11 +55,15 @@ class EngineParts:
 
 @dataclass
 class _Active:
-    """One unfinished request. taken: frames that its caller has taken."""
+    """One unfinished request. taken: frames that its caller has taken.
+
+    stream: the caller's alone to hold, so that one which is dropped ends its request.
+    """
 
     request_id: str
-    stream: Stream
+    stream: ReferenceType[Stream]
     seed: int
+    started: float
     prompt_rows: int = 0
     admitted: float | None = None
     first_audio: float | None = None
@@ -73,7 +79,7 @@ class Engine:
         self._keys: dict[str, str] = {}  # of unfinished requests, by their id
         self._clips: set[Callable[[DeclaimError], None]] = set()
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a stream that is collected ends its request anywhere
         self._failure: EngineFailed | None = None
         self._ready = False
         self._closing = False
@@ -113,6 +119,7 @@ class Engine:
         """Admit a request, or raise at once; see SpeechEngine."""
         self._parts.admission.check(request)
         seed = fresh_seed() if request.seed is None else request.seed
+        loop = asyncio.get_running_loop()
         with self._lock:
             self._check_open()
             self._check_room(request.id)
@@ -120,10 +127,11 @@ class Engine:
             stream = Stream(
                 request.id,
                 self.info.hop,
+                loop,
                 lambda frames: self._on_taken(key, frames),
                 lambda: self._on_closed(key),
             )
-            self._active[key] = _Active(request.id, stream, seed)
+            self._active[key] = _Active(request.id, ref(stream), seed, stream.started)
             self._keys[request.id] = key
         if any(reference.samples is not None for reference in request.references):
             self._codec.run(lambda: self._submit(key, request))
@@ -165,7 +173,10 @@ class Engine:
             return
         active.prompt_rows = len(frames.prompt.rows)
         seconds = request.deadline_seconds
-        self._frames.submit(frames, None if seconds is None else active.stream.started + seconds)
+        deadline = None if seconds is None else active.started + seconds
+        with self._lock:  # an abort was before this, or its order comes after
+            if key in self._active:
+                self._frames.submit(frames, deadline)
 
     def _encoded(self, reference: Reference) -> Reference:
         if reference.samples is None:
@@ -203,10 +214,14 @@ class Engine:
                 codes = self._codes(samples)
             except DeclaimError as error:
                 broken = error
-            loop.call_soon_threadsafe(settle, codes, broken)
+            answer(codes, broken)
+
+        def answer(codes: IntArray | None, error: DeclaimError | None) -> None:
+            with suppress(RuntimeError):  # the caller's loop is closed: nobody is left to hear
+                loop.call_soon_threadsafe(settle, codes, error)
 
         def give_up(error: DeclaimError) -> None:
-            loop.call_soon_threadsafe(settle, None, error)
+            answer(None, error)
 
         with self._lock:
             self._check_open()
@@ -226,19 +241,21 @@ class Engine:
 
     def _end(self, key: str, error: DeclaimError) -> bool:
         """Break one request. Its frames stop first; then the codec forgets it."""
-        active = self._forget(key)
+        active = self._forget(key, "failed")
         if active is None:
             return False
-        self._totals["failed"] += 1
         self._frames.abort(key)
-        active.stream.fail(error)
+        if stream := active.stream():
+            stream.fail(error)
         return True
 
-    def _forget(self, key: str) -> _Active | None:
+    def _forget(self, key: str, counted: str) -> _Active | None:
+        """Take an unfinished request out and count it, `finished` or `failed`; None if over."""
         with self._lock:
             active = self._active.pop(key, None)
             if active is not None:
                 del self._keys[active.request_id]
+                self._totals[counted] += 1
             return active
 
     def health(self) -> EngineHealth:
@@ -250,6 +267,7 @@ class Engine:
     def statistics(self) -> Mapping[str, float]:
         """Counters since the start and gauges of now."""
         scheduler = self._parts.frames.scheduler.statistics()
+        graphs = self._parts.frames.runner.graphs
         codec = self._codec.counters
         return {
             "requests_running": scheduler.running,
@@ -259,9 +277,16 @@ class Engine:
             "frames": self._totals["frames"],
             "audio_seconds": self._totals["samples"] / self.info.rate,
             "kv_pages_in_use": scheduler.pages_in_use,
-            "kv_pages_reserved": scheduler.pages_reserved,
+            "kv_pages_kept": scheduler.pages_kept,
+            "preemptions": scheduler.preemptions,
+            "prefixes_kept": scheduler.prefixes_kept,
+            "prefix_hits": scheduler.prefix_hits,
+            "prefix_misses": scheduler.prefix_misses,
+            "prefix_evictions": scheduler.prefix_evictions,
             "steps": self._frames.steps,
             "step_seconds": self._frames.seconds,
+            "graph_replays": graphs.replays.total(),
+            "graph_misses": graphs.misses.total(),
             "codec_seconds": codec.seconds,
             "codec_streams": self._codec.streams,
             "codec_batches": codec.batches,
@@ -282,32 +307,34 @@ class Engine:
             give_up(Overloaded("the engine is shutting down"))
         self._frames.stop()
         self._codec.stop()
-        await asyncio.to_thread(self._frames.join)
-        await asyncio.to_thread(self._codec.join)
+        if self._ready:
+            await asyncio.to_thread(self._frames.join)
+            await asyncio.to_thread(self._codec.join)
 
     def _on_admitted(self, key: str) -> None:
         active = self._active.get(key)
-        if active is not None:
-            active.admitted = time.monotonic() - active.stream.started
+        if active is not None and active.admitted is None:
+            active.admitted = time.monotonic() - active.started
 
     def _on_chunk(self, key: str, first: int, samples: FloatArray) -> None:
         active = self._active.get(key)
         if active is None:
             return
         if active.first_audio is None:
-            active.first_audio = time.monotonic() - active.stream.started
+            active.first_audio = time.monotonic() - active.started
         self._totals["frames"] += len(samples) // self.info.hop
         self._totals["samples"] += len(samples)
-        active.stream.deliver(PcmChunk(active.request_id, first, samples))
+        if stream := active.stream():
+            stream.deliver(PcmChunk(active.request_id, first, samples))
 
     def _on_ended(self, outcome: Outcome) -> None:
-        active = self._forget(outcome.request_id)
-        if active is None:
+        active = self._forget(outcome.request_id, "finished")
+        stream = None if active is None else active.stream()
+        if active is None or stream is None:
             return
-        self._totals["finished"] += 1
         rows = np.ascontiguousarray(outcome.frames, dtype="<i8")
-        finished = time.monotonic() - active.stream.started
-        active.stream.finish(
+        finished = time.monotonic() - active.started
+        stream.finish(
             SpeechOutcome(
                 request_id=active.request_id,
                 reason=outcome.reason,
@@ -332,10 +359,9 @@ class Engine:
         """A stage ended by itself: everyone hears of it, and the other stage stops too."""
         with self._lock:
             self._failure = self._failure or failure
-            active, self._active = self._active, {}
-            self._keys.clear()
-        for request in active.values():
-            request.stream.fail(failure)
+            active = list(self._active)
+        for key in active:
+            self._end(key, failure)
         for give_up in list(self._clips):
             give_up(failure)
         self._frames.stop()

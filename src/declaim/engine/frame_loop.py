@@ -23,10 +23,10 @@ FRAMES_AHEAD = 128
 class FrameEvents:
     """What the frame stage tells; called in its thread.
 
-    admitted: a request got its slot. frame: a frame was made, in order. ended: the last of a
-    request. failed: a request was refused or broken; error says why. gone: no frame follows of a
-    request that was aborted. broken: the stage itself
-    ended; nothing follows.
+    admitted: a request got a slot, also anew after a preemption. frame: a frame was made, in order.
+    ended: the last of a request. failed: a request was refused or broken; error says why.
+    gone: no frame follows of a request that was aborted. broken: the stage itself ended; nothing
+    follows.
     """
 
     admitted: Callable[[str], None]
@@ -91,6 +91,7 @@ class FrameLoop:
         self._orders: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._moving = False  # whether the last step had work; only orders and time change it
         self._running: dict[str, _Running] = {}
         self._thread = threading.Thread(target=self._run, name="declaim-frames", daemon=True)
 
@@ -137,7 +138,7 @@ class FrameLoop:
     def _wait(self) -> bool:
         """Carry out all orders; False when it is time to stop."""
         with self._wake:
-            while not (self._orders or self._stopping or self._has_rows()):
+            while not (self._orders or self._stopping or self._moving):
                 self.pulse.beat(False)
                 self._wake.wait(timeout=self._next_deadline())
                 if self._expired():
@@ -148,10 +149,6 @@ class FrameLoop:
             order()
         return not stopping
 
-    def _has_rows(self) -> bool:
-        held = sum(running.held for running in self._running.values())
-        return len(self._running) > held
-
     def _round(self) -> None:
         self.pulse.beat(True)
         for request_id in self._expired():
@@ -159,12 +156,14 @@ class FrameLoop:
             self._abort(request_id)
             self.events.failed(request_id, late)
         report = self.engine.step()
+        self._moving = report is not None
         if report is None:
             return
         self.steps += 1
         self.seconds += sum(report.seconds)
+        admitted = {admission.slot for admission in report.plan.admissions}
         for span in report.plan.spans:
-            if span.first == 0:
+            if span.slot in admitted:
                 self.events.admitted(span.request_id)
         for update in report.updates:
             if update.frame is not None:

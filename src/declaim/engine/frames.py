@@ -13,18 +13,46 @@ from typing import Any
 from declaim.config.model import ModelConfig
 from declaim.config.schema import FrameStage
 from declaim.contracts.errors import InvalidRequest
-from declaim.contracts.request import MAX_SEED, FrameRequest
+from declaim.contracts.request import MAX_SEED, FrameRequest, Prompt
 from declaim.contracts.step import StepPlan
+from declaim.platforms.base import Platform
 from declaim.platforms.cpu.platform import CpuPlatform
 from declaim.runner.runner import Runner
 from declaim.runner.worker import build_runner
+from declaim.scheduler.limits import SchedulerLimits
 from declaim.scheduler.record import Outcome, RequestUpdate
-from declaim.scheduler.scheduler import ChunkRows, Scheduler, SchedulerLimits
+from declaim.scheduler.scheduler import ChunkRows, Scheduler
 
 
 def fresh_seed() -> int:
     """A seed from the system's entropy."""
     return secrets.randbelow(MAX_SEED + 1)
+
+
+def check_prefix(config: ModelConfig, prompt: Prompt, param: str) -> None:
+    """Raise InvalidRequest, naming `param`, for a prefix with a semantic row behind it.
+
+    Such a row's codes reach what the tower keeps of the prefix's last row, which therefore does
+    not depend on the prefix alone.
+    """
+    if not 0 <= prompt.prefix_rows <= len(prompt.rows):
+        raise InvalidRequest(
+            f"{param}: a prefix of {prompt.prefix_rows} rows, in a prompt of {len(prompt.rows)}",
+            param=param,
+            limit=len(prompt.rows),
+            value=prompt.prefix_rows,
+        )
+    if not 0 < prompt.prefix_rows < len(prompt.rows):
+        return
+    token = int(prompt.rows[prompt.prefix_rows, 0])
+    if config.band[0] <= token <= config.band[1]:
+        raise InvalidRequest(
+            f"{param}: row {prompt.prefix_rows}, the first behind the prefix, must be text, but "
+            f"its main token {token} is semantic",
+            param=param,
+            limit=f"outside [{config.band[0]}, {config.band[1]}]",
+            value=token,
+        )
 
 
 @dataclass(frozen=True)
@@ -69,10 +97,12 @@ class FrameEngine:
     def submit(self, request: FrameRequest) -> None:
         """Queue a request.
 
-        Raises InvalidRequest for rows outside the model's vocabulary or codebooks and for what
-        can never fit, Conflict for the id of an unfinished request.
+        Raises InvalidRequest for rows outside the model's vocabulary or codebooks, for a prefix
+        that cannot be kept and for what can never fit, Conflict for the id of an unfinished
+        request.
         """
         self._check_rows(request)
+        check_prefix(self.config, request.prompt, "prompt")
         self.scheduler.add(request)
 
     def _check_rows(self, request: FrameRequest) -> None:
@@ -133,14 +163,18 @@ def load_frame_engine(
     config: ModelConfig,
     *,
     chunk_rows: ChunkRows | None = None,
-    platform: CpuPlatform | None = None,
+    platform: Platform | None = None,
+    preempt_every: int | None = None,
 ) -> FrameEngine:
-    """Load a checkpoint into an engine on the CPU.
+    """Load a checkpoint into an engine, graphs captured.
 
-    chunk_rows: cuts prompts shorter than a step has room for, as the scheduler's.
+    platform: the CPU by default. chunk_rows: cuts prompts shorter than a step has room for, as
+    the scheduler's. preempt_every: preempts each request after so
+    many frames, as the scheduler's.
     Raises InvalidCheckpoint, InvalidConfig or OutOfMemory.
     """
     runner = build_runner(directory, config, stage, platform or CpuPlatform())
+    runner.capture()
     layout = runner.state.layout
     limits = SchedulerLimits(
         max_num_seqs=stage.max_num_seqs,
@@ -149,5 +183,7 @@ def load_frame_engine(
         page_size=layout.page_size,
         max_model_len=min(stage.max_model_len, config.context),
         window=layout.window,
+        prefixes=layout.prefixes,
     )
-    return FrameEngine(config, Scheduler(limits, config.row_width, chunk_rows), runner)
+    scheduler = Scheduler(limits, config.row_width, chunk_rows, preempt_every=preempt_every)
+    return FrameEngine(config, scheduler, runner)

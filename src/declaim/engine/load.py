@@ -28,14 +28,14 @@ def load_engine(
     directory; the model directory's by default.
     Raises NotFound, InvalidConfig, InvalidCheckpoint or OutOfMemory.
     """
-    deploy, warnings = check_supported(deploy)
+    check_supported(deploy)
     config = load_model_config(model)
     stored = open_codec(find_codec(codec, model), model_codebooks=config.tower.num_codebooks)
     builder = PromptBuilder(load_tokenizer(model, config), config)
     frames = load_frame_engine(model, deploy.frames, config)
     weights = stored.weights()
     sampling = deploy.frames.default_sampling_params.over(config.generation.sampling)
-    context = min(deploy.frames.max_model_len, config.context)
+    fits = frames.scheduler.limits
     limits = deploy.limits
     info = EngineInfo(
         model=model.name,
@@ -43,7 +43,7 @@ def load_engine(
         hop=stored.config.hop,
         codebooks=config.tower.num_codebooks,
         codebook_size=config.tower.codebook_size,
-        context=context,
+        context=min(fits.max_model_len, fits.pages * fits.page_size),
         max_frames=config.generation.max_new_tokens,
         input_characters=limits.input_characters,
         reference_seconds=limits.reference_seconds,
@@ -61,4 +61,5 @@ def load_engine(
         prepare_frames=lambda: CpuPlatform().set_threads(deploy.frames.threads),
         prepare_codec=lambda: torch.set_num_threads(deploy.codec.threads),
     )
-    return Engine(parts), warnings
+    adjusted = frames.runner.graphs.warning
+    return Engine(parts), () if adjusted is None else (adjusted,)

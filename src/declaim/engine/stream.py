@@ -16,20 +16,22 @@ from declaim.contracts.errors import Cancelled, DeclaimError
 class Stream:
     """The caller's end is an async iterator; `deliver`, `finish` and `fail` are for any thread.
 
-    hop: samples a frame. on_taken(frames) is called in the caller's loop after every chunk that is
-    taken; on_close() when the caller gives the stream up before its end.
+    hop: samples a frame. loop: the caller's. on_taken(frames) is called in it after every chunk
+    that is taken; on_close(), in any thread, when the caller gives the stream up before its end:
+    closes it, drops it, or ends its loop.
     """
 
     def __init__(
         self,
         request_id: str,
         hop: int,
+        loop: asyncio.AbstractEventLoop,
         on_taken: Callable[[int], None],
         on_close: Callable[[], None],
     ) -> None:
         self.request_id = request_id
         self.started = time.monotonic()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._hop = hop
         self._on_taken = on_taken
         self._on_close = on_close
@@ -41,7 +43,12 @@ class Stream:
 
     def deliver(self, chunk: PcmChunk) -> None:
         """Hand a chunk over, in order."""
-        self._call(lambda: self._chunks.append(chunk))
+
+        def add() -> None:
+            if not self._closed:
+                self._chunks.append(chunk)
+
+        self._call(add)
 
     def finish(self, outcome: SpeechOutcome) -> None:
         """End well, after all chunks delivered so far."""
@@ -70,6 +77,7 @@ class Stream:
             self._loop.call_soon_threadsafe(apply)
         except RuntimeError:  # the caller's loop is closed: nobody is left to hear
             self._closed = True
+            self._on_close()
 
     @property
     def over(self) -> bool:
@@ -109,6 +117,10 @@ class Stream:
             self._error = Cancelled("the stream was closed", param="id", value=self.request_id)
             self._on_close()
         self._changed.set()
+
+    def __del__(self) -> None:
+        if not (self._closed or self.over):
+            self._on_close()
 
     async def _wait(self) -> None:
         """Until something arrives; several tasks may wait at once."""

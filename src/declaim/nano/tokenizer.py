@@ -24,7 +24,8 @@ NAMED = (
 
 def write_tokenizer(directory: Path, shape: Shape) -> None:
     """Write tokenizer.json and tokenizer_config.json."""
-    build_tokenizer(shape).save(str(directory / "tokenizer.json"))
+    text = build_tokenizer(shape).to_str(pretty=True)
+    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
     write_json(
         directory / "tokenizer_config.json",
         {

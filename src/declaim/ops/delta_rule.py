@@ -72,7 +72,8 @@ def _taps(x: Tensor, history: Tensor, first: list[int], count: list[int]) -> tup
             taps[tap] += place[tap : tap + length]
         last += place[length:]
     met = source.index_select(0, torch.tensor(taps).flatten()).view(keep + 1, *x.shape)
-    return met, source.index_select(0, torch.tensor(last)).view(history.shape)
+    held = source.index_select(0, torch.tensor(last, dtype=torch.int64))
+    return met, held.view(history.shape)
 
 
 @dataclass(frozen=True)
@@ -142,20 +143,22 @@ def delta_rule(inputs: DeltaInputs, spans: Spans, state: Tensor | None) -> Tenso
         by_turn(inputs.beta.unsqueeze(-1)),
         by_turn(torch.exp(inputs.g)[..., None, None]),
     )
-    made = []
+    made: list[Tensor] = []
+    over: list[Tensor] = []
     for q, k, v, beta, decay in zip(*each, strict=True):
-        live = s[: len(q)] * decay
-        error = beta * (v - (live * k).sum(-2))
-        live = live + k * error.unsqueeze(-2)
+        if len(q) < len(s):
+            over.append(s[len(q) :])
+        s = s[: len(q)] * decay
+        error = beta * (v - (s * k).sum(-2))
+        s = s + k * error.unsqueeze(-2)
         if state is not None and state.dtype != torch.float32:
-            live = live.to(state.dtype).float()
-        made.append((live * q).sum(-2))
-        s = live if len(live) == len(s) else torch.cat([live, s[len(live) :]])
+            s = s.to(state.dtype).float()
+        made.append((s * q).sum(-2))
     out = torch.cat(made)
     if not in_order:
         out = torch.empty_like(out).index_copy(0, index, out)
     if state is not None:
-        state[slots] = s.to(state.dtype)
+        state[slots] = torch.cat([s, *reversed(over)]).to(state.dtype)
     return out
 
 

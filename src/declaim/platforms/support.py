@@ -14,17 +14,13 @@ RUNNERS = ("frames", "codec")
 
 PLATFORMS = ("cpu",)
 DTYPES = ("auto", "float32")
-NO_GRAPHS = "NONE"
 
 Demand = tuple[str, object, bool, str]
 """Key, value, whether the CPU can do it, and what it can."""
 
 
-def check_supported(deploy: Deploy) -> tuple[Deploy, tuple[str, ...]]:
-    """The deploy as this build runs it, and a warning for each value that it replaced.
-
-    Raises InvalidConfig for a value that asks for what this build cannot do.
-    """
+def check_supported(deploy: Deploy) -> None:
+    """Raises InvalidConfig for a value that asks for what this build cannot do."""
     stages: tuple[FrameStage | CodecStage, ...] = deploy.stages
     for stage, runner in zip(stages, RUNNERS, strict=True):
         name = f"stages.{stage.stage_id}"
@@ -40,7 +36,6 @@ def check_supported(deploy: Deploy) -> tuple[Deploy, tuple[str, ...]]:
             limit=None,
             value=deploy.voices.directory,
         )
-    return _without_graphs(deploy)
 
 
 def _check_runner(name: str, stage: FrameStage | CodecStage, runner: str) -> None:
@@ -71,8 +66,6 @@ def _demands(stage: FrameStage | CodecStage) -> Iterator[Demand]:
     yield "tensor_parallel_size", size, size == 1, "1"
     parallel = stage.enable_expert_parallel
     yield "enable_expert_parallel", parallel, not parallel, "false"
-    sizes = stage.cudagraph_capture_sizes
-    yield "cudagraph_capture_sizes", sizes, sizes is None, "null"
     yield "page_size", page, page is None or page % BLOCK == 0, f"null or a multiple of {BLOCK}"
 
 
@@ -84,16 +77,3 @@ def _unsupported(key: str, value: object, accepted: str, platform: str) -> Inval
         limit=accepted,
         value=value,
     )
-
-
-def _without_graphs(deploy: Deploy) -> tuple[Deploy, tuple[str, ...]]:
-    """No platform of this build records graphs, whatever mode is asked for."""
-    frames, codec = deploy.stages
-    if frames.cudagraph_mode == NO_GRAPHS:
-        return deploy, ()
-    warning = (
-        f"stages.0.cudagraph_mode {frames.cudagraph_mode} is not available on platform "
-        f"{frames.platform}: {NO_GRAPHS} is used"
-    )
-    stages = (frames.replaced(cudagraph_mode=NO_GRAPHS), codec)
-    return deploy.replaced(stages=stages), (warning,)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from declaim.config.model import ModelConfig
 from declaim.contracts.step import Span, StepKind, StepPlan
@@ -130,6 +131,7 @@ class Batch:
     ) -> None:
         """rows: most rows of a step. context: most rows of a stream."""
         tower = config.tower
+        self.most_rows = rows
         self.layout = layout
         width = -(-context // layout.page_size)
         self.tables = np.full((layout.slots + 1, width), layout.pages, dtype=np.int32)
@@ -150,6 +152,17 @@ class Batch:
         self.code_logits = torch.zeros(
             heads, streams, tower.codebook_size, dtype=torch.float32, device=device
         )
+
+    def addresses(self) -> dict[str, int]:
+        """Where every step tensor lies, by its path; constant, whatever the step's size."""
+        spans = {"every": self.every, "fill": self.fill_spans, "sampled": self.sampled}
+        found: dict[str, int] = {}
+        for path, holder in {"": self, **spans}.items():
+            for name, value in vars(holder).items():
+                tensor = getattr(value, "device", None) if not isinstance(value, Tensor) else value
+                if isinstance(tensor, Tensor):
+                    found[f"{path}.{name}".lstrip(".")] = tensor.data_ptr()
+        return found
 
     def apply(self, plan: StepPlan) -> None:
         """Releases, admissions and page grants of a plan, in this order, on the block tables."""

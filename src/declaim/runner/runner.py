@@ -1,7 +1,5 @@
 """StepPlan to StepResult on one device: apply, fill, run the passes, read the frames back."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
@@ -9,45 +7,40 @@ from declaim.config.model import ModelConfig
 from declaim.contracts.request import Frame
 from declaim.contracts.step import StepPlan, StepResult
 from declaim.model.frame_lm import FrameLM
-from declaim.runner.batch import Batch, StepSize, exact_size
+from declaim.runner.batch import Batch, exact_size
+from declaim.runner.graphs import Graphs
 from declaim.state.device import DeviceState
 from declaim.state.step import StepTensors
 
 
 class Runner:
-    """Runs the frame step; owns the device state and the step tensors.
+    """Runs the frame step; owns the device state, the step tensors and the graphs.
 
-    sizes: the padded sizes of a step; the plan's own sizes by default.
     tensors: the step tensors of the last step, whose hand-over buffers hold its results.
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        model: FrameLM,
-        state: DeviceState,
-        batch: Batch,
-        sizes: Callable[[StepPlan], StepSize] = exact_size,
+        self, config: ModelConfig, model: FrameLM, state: DeviceState, batch: Batch, graphs: Graphs
     ) -> None:
         self.config = config
         self.model = model
         self.state = state
         self.batch = batch
-        self.sizes = sizes
+        self.graphs = graphs
         self.tensors: StepTensors | None = None
+
+    def capture(self) -> None:
+        """Capture all graphs; once, before the first step."""
+        self.graphs.capture(self.batch)
 
     def step(self, plan: StepPlan) -> StepResult:
         """Run one plan; returns the frame of every sampled span."""
         self._apply(plan)
-        size = self.sizes(plan)
-        step = self.batch.fill(plan, size)
+        route = self.graphs.route(plan.kind, exact_size(plan))
+        step = self.batch.fill(plan, route.size)
         self.tensors = step
         with torch.inference_mode():
-            self.model.run_backbone(step, self.state)
-            if size.labelled:
-                self.model.run_fill(step, self.state)
-            if size.streams:
-                self.model.run_frame(step, self.state)
+            self.graphs.run(route, step)
         return self._result(plan, step)
 
     def _apply(self, plan: StepPlan) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from declaim.contracts.errors import DeclaimError, InvalidRequest
 from declaim.contracts.request import FinishReason, Frame, FrameRequest
-from declaim.contracts.step import Span
+from declaim.contracts.step import Admission, Span
 
 Rows = NDArray[np.int32]
 
@@ -47,19 +47,39 @@ class RequestUpdate:
 class RequestRecord:
     """One unfinished request.
 
-    prompt: int32 [rows, 1 + Q], the scheduler's own, read-only. frames: generated rows, each
-    int32 [1 + Q]. computed_rows: rows of the history that the device has seen.
-    slot: None while the request waits. held: it gets no rows for now. over: it has an outcome; a
-    step that is still under way must not touch it.
+    arrival: its place among all requests ever added. prompt: int32 [rows, 1 + Q], the
+    scheduler's own, read-only. frames: generated rows, each int32 [1 + Q], read-only.
+    history: what a slot computes before it draws anew: the prompt, followed after a preemption
+    by the frames that were made until then. prefix: bytes of the prompt's leading rows that
+    depend on the voice alone; empty for none.
+    computed_rows: rows that the device has seen. started_with: frames made before the slot was
+    taken. slot: None while the request waits. drawn: the slot holds the last frame, so that the
+    next row is a decode row. held: it gets no rows for now. over: it has an outcome; a step that
+    is still under way must not touch it.
     """
 
     request: FrameRequest
+    arrival: int
     prompt: Rows
+    history: Rows
+    prefix: bytes
     frames: list[Rows] = field(default_factory=list)
     computed_rows: int = 0
+    started_with: int = 0
     slot: int | None = None
+    drawn: bool = False
     held: bool = False
     over: bool = False
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Who goes first: priority 0 before 1, then by arrival. The last is preempted first."""
+        return self.request.priority, self.arrival
+
+    @property
+    def prefix_rows(self) -> int:
+        """Rows of the prefix."""
+        return self.request.prompt.prefix_rows if self.prefix else 0
 
     @property
     def known_rows(self) -> int:
@@ -67,35 +87,56 @@ class RequestRecord:
         return len(self.prompt) + len(self.frames)
 
     @property
-    def reserved_rows(self) -> int:
-        """Rows to reserve pages for.
+    def frames_in_slot(self) -> int:
+        """Frames made since the slot was taken."""
+        return len(self.frames) - self.started_with if self.drawn else 0
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that the request may come to.
 
         One more than can be computed: the frame that reaches `max_frames` is never an input.
         """
         return len(self.prompt) + self.request.max_frames
 
+    def enter(self, slot: int, computed_rows: int) -> None:
+        """Start in a slot whose first rows are computed already."""
+        self.slot = slot
+        self.computed_rows = computed_rows
+        self.started_with = len(self.frames)
+
+    def leave(self) -> int:
+        """Go back to waiting, to compute the whole history anew later; the slot that it had."""
+        slot = self.owned_slot
+        made = self.frames[len(self.history) - len(self.prompt) :]
+        if made:
+            self.history = np.concatenate([self.history, np.stack(made)])
+            self.history.flags.writeable = False
+        self.slot, self.drawn, self.computed_rows = None, False, 0
+        return slot
+
     @property
-    def decodes(self) -> bool:
-        """Whether the one row that is left to compute is the last generated frame."""
-        return bool(self.frames) and self.computed_rows == self.known_rows - 1
+    def owned_slot(self) -> int:
+        """The slot of a request that runs."""
+        assert self.slot is not None, "a waiting request has no slot"
+        return self.slot
 
     def decode_span(self) -> Span:
         """The span of the last generated frame, whose row the device has."""
         return self._span(1, sampled=True, rows=None, next_row=None)
 
-    def prompt_span(self, count: int) -> Span:
-        """The span of the next `count` prompt rows; views of the prompt, no copies."""
+    def history_span(self, count: int) -> Span:
+        """The span of the next `count` rows of the history; views, no copies."""
         end = self.computed_rows + count
-        rows = self.prompt[self.computed_rows : end]
-        if end == len(self.prompt):
+        rows = self.history[self.computed_rows : end]
+        if end == len(self.history):
             return self._span(count, sampled=True, rows=rows, next_row=None)
-        return self._span(count, sampled=False, rows=rows, next_row=self.prompt[end])
+        return self._span(count, sampled=False, rows=rows, next_row=self.history[end])
 
     def _span(self, count: int, *, sampled: bool, rows: Rows | None, next_row: Rows | None) -> Span:
-        assert self.slot is not None, "a waiting request has no span"
         return Span(
             request_id=self.request.id,
-            slot=self.slot,
+            slot=self.owned_slot,
             first=self.computed_rows,
             count=count,
             sampled=sampled,
@@ -103,10 +144,16 @@ class RequestRecord:
             next_row=next_row,
         )
 
-    def window(self, width: int) -> tuple[int, ...]:
-        """The last main tokens of the prompt, at most `width`, oldest first."""
-        first = max(len(self.prompt) - width, 0)
-        return tuple(self.prompt[first:, 0].tolist())
+    def admission(self, window: int) -> Admission:
+        """What the slot is reset to; window: W."""
+        first = max(len(self.history) - window, 0)
+        return Admission(
+            slot=self.owned_slot,
+            sampling=self.request.sampling,
+            seed=self.request.seed,
+            frame_index=len(self.frames),
+            window=tuple(self.history[first:, 0].tolist()),
+        )
 
     def outcome(self, reason: FinishReason, error: DeclaimError | None = None) -> Outcome:
         """The request's end, with all of its frames."""
@@ -116,8 +163,10 @@ class RequestRecord:
         return Outcome(self.request.id, reason, frames, error)
 
 
-def open_record(request: FrameRequest, row_width: int) -> RequestRecord:
+def open_record(request: FrameRequest, row_width: int, arrival: int) -> RequestRecord:
     """A record of a new request, with its own copy of the prompt.
+
+    It has no prefix unless at least one row of the prompt follows it.
 
     Raises InvalidRequest unless the prompt is int32 [at least 1, row_width] without negative
     values.
@@ -144,4 +193,6 @@ def open_record(request: FrameRequest, row_width: int) -> RequestRecord:
         )
     prompt = rows.copy()
     prompt.flags.writeable = False
-    return RequestRecord(request, prompt)
+    prefix_rows = request.prompt.prefix_rows
+    prefix = prompt[:prefix_rows].tobytes() if 0 < prefix_rows < len(prompt) else b""
+    return RequestRecord(request, arrival, prompt, prompt, prefix)

@@ -4,97 +4,76 @@ There are no phases: every request has known rows and computed rows, and catches
 integers only: no tensor, no device, no clock, and not what a row means.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 
 import numpy as np
 
-from declaim.contracts.errors import Conflict, DeclaimError, InvalidConfig, InvalidRequest
+from declaim.contracts.errors import Conflict, DeclaimError, InvalidRequest
 from declaim.contracts.request import FinishReason, Frame, FrameRequest, shown
-from declaim.contracts.step import Admission, PageGrant, Span, StepKind, StepPlan, StepResult
+from declaim.contracts.step import PageCopy, PrefixLoad, Span, StepPlan, StepResult
+from declaim.scheduler.draft import PlanDraft
+from declaim.scheduler.limits import SchedulerLimits, SchedulerStatistics, check_limit
 from declaim.scheduler.memory import MemoryBooks
+from declaim.scheduler.prefixes import KeptPrefix, PrefixIndex
 from declaim.scheduler.record import Outcome, RequestRecord, RequestUpdate, open_record
+from declaim.scheduler.waiting import WaitingRequests
+
+WATERMARK_SHARE = 50
+"""One page in so many, rounded up, is left to running requests when another is admitted."""
 
 ChunkRows = Callable[[FrameRequest, int], int]
-"""Rows wanted, at least 1, for the next prompt chunk of a request at a computed position."""
-
-
-@dataclass(frozen=True)
-class SchedulerLimits:
-    """What a step and the device's memory hold.
-
-    max_num_seqs: slots, hence most spans of a step. max_num_batched_tokens: most rows of a step.
-    pages: pages without the null page. page_size: rows of a page. max_model_len: most rows of one
-    request, prompt and frames. window: W, main tokens that the repetition rule looks at.
-    Raises InvalidConfig for a value that cannot work.
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    pages: int
-    page_size: int
-    max_model_len: int
-    window: int
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            self._check_least(item.name, 0 if item.name == "window" else 1)
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise InvalidConfig(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
-                f"max_num_seqs ({self.max_num_seqs}): every stream decodes a row in each step",
-                param="max_num_batched_tokens",
-                limit=self.max_num_seqs,
-                value=self.max_num_batched_tokens,
-            )
-
-    def _check_least(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InvalidConfig(
-                f"{name} must be an integer of at least {least}, not {shown(value)}",
-                param=name,
-                limit=least,
-                value=value,
-            )
-
-
-@dataclass(frozen=True)
-class SchedulerStatistics:
-    """Counts at one moment; pages_reserved counts pages in use and pages promised."""
-
-    waiting: int
-    running: int
-    pages_in_use: int
-    pages_reserved: int
+"""Rows wanted, at least 1, for the next chunk of a request's history at a computed position."""
 
 
 class Scheduler:
     """Requests in, step plans out, one plan under way at a time.
 
-    A plan's spans: the decode row of every running request that has one, in order of admission;
-    then, while max_num_batched_tokens lasts, the next prompt chunk of the running requests, oldest
-    first; then that of requests admitted in this plan. Requests are admitted in order of arrival,
-    those of priority 0 first, when a slot and pages for prompt + max_frames are free; none
-    overtakes one of its own priority or a more urgent one. A held request has no rows until it is
-    released.
+    Requests rank by priority, 0 first, then by arrival. A plan's spans: the decode row of every
+    running request that has one, by rank; then, while max_num_batched_tokens lasts, the next
+    chunk of the running requests that have history to compute, by rank; then that of requests
+    admitted in this plan. None overtakes one of a higher rank at admission. A held request has no
+    rows, and is not admitted, until it is released.
 
-    chunk_rows, if given, makes prompt chunks shorter than the step has room for.
+    Pages are granted as rows need them. When none is free, kept prefixes that nobody uses are
+    evicted, then the running request of the lowest rank is preempted, be it the one in need: its
+    slot and pages are freed, and it waits, at its rank, to compute prompt and frames anew in any
+    slot. The first by rank is never preempted for another, so that it always gets on. To be
+    admitted, a request must find a slot, and pages for its whole history beside those that
+    running requests still lack for theirs and, while any runs, a watermark of one page in
+    `WATERMARK_SHARE`.
+
+    A prompt's prefix is kept when its first owner has computed it: a chunk ends there, and the
+    next plan saves it. Requests that start later with the same content start behind it; those
+    that start meanwhile compute it themselves. The row behind a prefix must be a text row, which
+    is not checked here: a semantic one would leave its codes in the tower's last prefix row.
+
+    chunk_rows, if given, makes chunks shorter than the step has room for. preempt_every, if
+    given, preempts each request after so many frames in its slot, whether or not pages run out.
     Not safe for concurrent calls: one thread owns it.
     """
 
     def __init__(
-        self, limits: SchedulerLimits, row_width: int, chunk_rows: ChunkRows | None = None
+        self,
+        limits: SchedulerLimits,
+        row_width: int,
+        chunk_rows: ChunkRows | None = None,
+        *,
+        preempt_every: int | None = None,
     ) -> None:
+        if preempt_every is not None:
+            check_limit("preempt_every", preempt_every, 1)
         self.limits = limits
         self.row_width = row_width
+        self.preempt_every = preempt_every
         self._chunk_rows = chunk_rows
         self._memory = MemoryBooks(limits.max_num_seqs, limits.pages, limits.page_size)
-        self._waiting: OrderedDict[str, RequestRecord] = OrderedDict()
+        self._prefixes = PrefixIndex(limits.prefixes, self._memory)
+        self._waiting = WaitingRequests()
         self._running: dict[str, RequestRecord] = {}
-        self._releases: list[int] = []
+        self._draft = PlanDraft()
         self._under_way: list[tuple[Span, RequestRecord]] | None = None
+        self._arrivals = 0
+        self._preemptions = 0
 
     @property
     def has_work(self) -> bool:
@@ -102,16 +81,22 @@ class Scheduler:
         return bool(self._waiting or self._running)
 
     def statistics(self) -> SchedulerStatistics:
-        """Counts of requests and pages now."""
+        """Counts of requests, pages and prefixes."""
+        pages_in_use = self._memory.pages_in_use
         return SchedulerStatistics(
             waiting=len(self._waiting),
             running=len(self._running),
-            pages_in_use=self._memory.pages_in_use,
-            pages_reserved=self._memory.pages_reserved,
+            pages_in_use=pages_in_use,
+            pages_kept=self.limits.pages - self._memory.free_pages - pages_in_use,
+            preemptions=self._preemptions,
+            prefixes_kept=len(self._prefixes),
+            prefix_hits=self._prefixes.hits,
+            prefix_misses=self._prefixes.misses,
+            prefix_evictions=self._prefixes.evictions,
         )
 
     def add(self, request: FrameRequest) -> None:
-        """Put a request at the queue's end.
+        """Let a request wait, behind all that came before it.
 
         Raises Conflict if its id belongs to an unfinished request, and InvalidRequest if its
         prompt is not what the model takes or if it could never fit. A refused request leaves
@@ -123,13 +108,14 @@ class Scheduler:
                 param="id",
                 value=request.id,
             )
-        record = open_record(request, self.row_width)
+        record = open_record(request, self.row_width, self._arrivals)
         self._check_fits(record)
-        self._waiting[request.id] = record
+        self._arrivals += 1
+        self._waiting.add(record)
 
     def _check_fits(self, record: RequestRecord) -> None:
         limits = self.limits
-        rows = record.reserved_rows
+        rows = record.most_rows
         wish = f"prompt rows ({len(record.prompt)}) + max_frames ({record.request.max_frames})"
         if rows > limits.max_model_len:
             raise InvalidRequest(
@@ -154,62 +140,121 @@ class Scheduler:
         Slots freed since the last plan are released in this one; without work they wait.
         """
         assert self._under_way is None, "the last plan has no result yet"
-        running = [record for record in self._running.values() if not record.held]
-        decoding = [record for record in running if record.decodes]
-        prompting = [record for record in running if not record.decodes]
-        work = [(record.decode_span(), record) for record in decoding]
-        budget = self.limits.max_num_batched_tokens - len(decoding)
-        admissions = []
-        while budget:
-            if prompting:
-                record = prompting.pop(0)
-            else:
-                admitted = self._admit()
-                if admitted is None:
-                    break
-                record, admission = admitted
-                admissions.append(admission)
-            span = record.prompt_span(self._chunk(record, budget))
-            work.append((span, record))
-            budget -= span.count
-        if not work:
+        running = sorted(self._running.values(), key=lambda record: record.rank)
+        running = [record for record in running if not record.held]
+        for record in running:
+            self._save_prefix(record)
+        for record in running:
+            if self.preempt_every and record.frames_in_slot >= self.preempt_every:
+                self._preempt(record)
+        for record in running:
+            if record.drawn and self._make_room(record, record.computed_rows + 1):
+                self._draft.work.append((record.decode_span(), record))
+        for record in running:
+            if record.slot is not None and not record.drawn:
+                self._catch_up(record)
+        while self._budget and (admitted := self._admit()):
+            self._catch_up(admitted)
+        draft = self._draft
+        if not draft.work:
             return None
-        self._under_way = work
-        releases, self._releases = tuple(self._releases), []
-        spans = tuple(span for span, _ in work)
-        return StepPlan(
-            kind=_kind(len(decoding), len(spans)),
-            spans=spans,
-            releases=releases,
-            admissions=tuple(admissions),
-            page_grants=self._grants(spans),
-        )
+        self._draft = PlanDraft()
+        self._under_way = draft.work
+        return draft.plan()
 
-    def _chunk(self, record: RequestRecord, budget: int) -> int:
-        count = min(budget, len(record.prompt) - record.computed_rows)
+    @property
+    def _budget(self) -> int:
+        return self.limits.max_num_batched_tokens - self._draft.rows
+
+    def _save_prefix(self, record: RequestRecord) -> None:
+        if record.computed_rows == record.prefix_rows and self._prefixes.wants(record.prefix):
+            saved = self._prefixes.save(record.prefix, record.prefix_rows, record.owned_slot)
+            if saved is not None:
+                save, copy = saved
+                self._draft.saves.append(save)
+                self._draft.copies += [copy] if copy else []
+
+    def _catch_up(self, record: RequestRecord) -> None:
+        """Give a request the next chunk of its history, if rows and pages allow it."""
+        count = min(self._budget, self._chunk(record))
+        if count and self._make_room(record, record.computed_rows + count):
+            self._draft.work.append((record.history_span(count), record))
+
+    def _chunk(self, record: RequestRecord) -> int:
+        count = len(record.history) - record.computed_rows
+        before_end = record.prefix_rows - record.computed_rows
+        if 0 < before_end < count and self._prefixes.wants(record.prefix):
+            count = before_end
         if self._chunk_rows is None:
             return count
         wanted = self._chunk_rows(record.request, record.computed_rows)
         assert wanted >= 1, f"chunk_rows must give at least 1, not {wanted}"
         return min(count, wanted)
 
-    def _admit(self) -> tuple[RequestRecord, Admission] | None:
-        if not self._waiting:
-            return None
-        record = min(self._waiting.values(), key=lambda record: record.request.priority)
-        slot = self._memory.reserve(record.reserved_rows)
-        if slot is None:
-            return None
-        request = record.request
-        record.slot = slot
-        del self._waiting[request.id]
-        self._running[request.id] = record
-        window = record.window(self.limits.window)
-        return record, Admission(slot, request.sampling, request.seed, 0, window)
+    def _make_room(self, record: RequestRecord, rows: int) -> bool:
+        """Grant pages for so many rows; False if it is the request itself that must make room."""
+        slot = record.owned_slot
+        while self._memory.free_pages < self._memory.lacks(slot, rows):
+            if self._prefixes.evict():
+                continue
+            last = max(self._running.values(), key=lambda running: running.rank)
+            if len(self._running) == 1:
+                self._prefixes.evict_any()
+                continue
+            self._preempt(last)
+            if last is record:
+                return False
+        self._draft.grant(slot, self._memory.grow(slot, rows))
+        return True
 
-    def _grants(self, spans: tuple[Span, ...]) -> tuple[PageGrant, ...]:
-        grown = ((span.slot, self._memory.grow(span.slot, span.length)) for span in spans)
-        return tuple(PageGrant(slot, pages) for slot, pages in grown if pages)
+    def _preempt(self, record: RequestRecord) -> None:
+        del self._running[record.request.id]
+        slot = record.leave()
+        self._memory.release(slot)
+        self._draft.release(slot)
+        self._waiting.add(record)
+        self._preemptions += 1
+
+    def _admit(self) -> RequestRecord | None:
+        """Admit the first that waits, with its prefix or else without; None without room."""
+        record = self._waiting.first()
+        if record is None or not self._memory.free_slots:
+            return None
+        kept = self._prefixes.find(record.prefix)
+        if kept is not None and not self._fits(record, kept):
+            kept = None
+        if kept is None and not self._fits(record, None):
+            return None
+        self._waiting.remove(record)
+        self._running[record.request.id] = record
+        slot = self._memory.open()
+        assert slot is not None, "a free slot that is none"
+        self._prefixes.count(record.prefix, hit=kept is not None)
+        record.enter(slot, 0 if kept is None else kept.rows)
+        self._draft.admissions.append(record.admission(self.limits.window))
+        if kept is not None:
+            self._load_prefix(record, kept)
+        return record
+
+    def _fits(self, record: RequestRecord, kept: KeptPrefix | None) -> bool:
+        shared = 0 if kept is None else kept.rows // self.limits.page_size
+        wanted = self._memory.pages_for(len(record.history)) - shared
+        for running in self._running.values():
+            wanted += self._memory.lacks(running.owned_slot, len(running.history))
+        if self._running:
+            wanted += -(-self.limits.pages // WATERMARK_SHARE)
+        return wanted <= self._memory.free_pages + self._prefixes.evictable_pages(kept)
+
+    def _load_prefix(self, record: RequestRecord, kept: KeptPrefix) -> None:
+        slot = record.owned_slot
+        self._draft.loads.append(PrefixLoad(kept.number, slot))
+        self._draft.grant(slot, self._memory.share(slot, kept.number, kept.rows))
+        rest = self._memory.lacks(slot, kept.rows)
+        granted = self._make_room(record, kept.rows)
+        assert granted, "a request that was admitted without room"
+        if rest:
+            source = self._memory.prefixes[kept.number][-1]
+            self._draft.copies.append(PageCopy(source, self._memory.tables[slot][-1]))
 
     def update(self, result: StepResult) -> list[RequestUpdate]:
         """Record the frames of the plan under way; one update per sampled span, in plan order.
@@ -243,19 +288,24 @@ class Scheduler:
         row = frame.row.astype(np.int32)
         row.flags.writeable = False
         record.frames.append(row)
+        record.drawn = True
         outcome = None
         if len(record.frames) == record.request.max_frames:
             outcome = self._finish(record, FinishReason.LENGTH)
         return RequestUpdate(request_id, Frame(row, end=False), outcome)
 
     def hold(self, request_id: str, held: bool) -> None:
-        """Give a running request no rows while it is held; it keeps its slot and its pages.
+        """Give a request no rows while it is held; unless preempted, it keeps slot and pages.
 
-        Takes effect with the next plan. Ids that do not run are ignored: it may just be over.
+        Takes effect with the next plan. Ids of no unfinished request are ignored: it may just be
+        over.
         """
-        record = self._running.get(request_id)
+        record = self._find(request_id)
         if record is not None:
             record.held = held
+
+    def _find(self, request_id: str) -> RequestRecord | None:
+        return self._running.get(request_id) or self._waiting.get(request_id)
 
     def abort(self, request_id: str) -> Outcome | None:
         """End a request that waits or runs; its slot and pages are free at once.
@@ -272,7 +322,7 @@ class Scheduler:
     def _end(
         self, request_id: str, reason: FinishReason, error: DeclaimError | None
     ) -> Outcome | None:
-        record = self._running.get(request_id) or self._waiting.get(request_id)
+        record = self._find(request_id)
         return None if record is None else self._finish(record, reason, error)
 
     def _finish(
@@ -280,11 +330,11 @@ class Scheduler:
     ) -> Outcome:
         record.over = True
         if record.slot is None:
-            del self._waiting[record.request.id]
+            self._waiting.remove(record)
         else:
             del self._running[record.request.id]
             self._memory.release(record.slot)
-            self._releases.append(record.slot)
+            self._draft.release(record.slot)
         return record.outcome(reason, error)
 
     def check(self) -> None:
@@ -293,23 +343,18 @@ class Scheduler:
         For tests and for idle moments; it walks all pages.
         """
         self._memory.check()
+        self._prefixes.check()
         ahead = {id(record): span.length for span, record in self._under_way or []}
         for record in self._running.values():
-            assert record.slot is not None, "a running request without a slot"
             rows = ahead.get(id(record), record.computed_rows)
-            owned = len(self._memory.pages_of(record.slot))
+            owned = len(self._memory.tables[record.owned_slot])
             assert owned == self._memory.pages_for(rows), f"{owned} pages for {rows} rows"
             assert record.computed_rows < record.known_rows, "a running request without work"
-        slots = [record.slot for record in self._running.values()]
+        slots = [record.owned_slot for record in self._running.values()]
         assert len(set(slots)) == len(slots), "a slot with two owners"
-        assert set(slots) == self._memory.owned_slots(), "slots and requests disagree"
-        for record in self._waiting.values():
-            assert record.slot is None and not record.frames, "a waiting request owns something"
+        assert set(slots) == self._memory.tables.keys(), "slots and requests disagree"
+        for record in self._waiting.all():
+            assert record.slot is None and not record.drawn, "a waiting request owns something"
+            assert len(record.history) == record.known_rows, "a history with a gap"
         if not self._running:
-            assert self._memory.pages_reserved == 0, "pages without an owner"
-
-
-def _kind(decoding: int, spans: int) -> StepKind:
-    if decoding == spans:
-        return StepKind.DECODE
-    return StepKind.MIXED if decoding else StepKind.PREFILL
+            assert self._memory.pages_in_use == 0, "pages without an owner"

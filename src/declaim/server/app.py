@@ -22,7 +22,13 @@ def create_app(
     decode_reference: an audio file's bytes to float32 [n] mono at the engine's rate; it is called
     in a thread and raises DeclaimError for bytes that are not a usable clip.
     """
-    app = FastAPI(title="declaim", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="declaim",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     served = Served(engine.info, settings, decode_reference)
     app.include_router(speech_router(engine, served))
     app.include_router(models_router(served))

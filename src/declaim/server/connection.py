@@ -26,14 +26,30 @@ MAX_PORT = 65535
 class ReadersProtocol(H11Protocol):
     """A connection that is cut when its peer takes nothing for `write_seconds`.
 
-    The application then sees that its client has gone.
+    The application then sees that its client has gone. Cut too is one whose peer does not
+    bring a request's head to its end in `head_seconds`, however slowly it sends.
     """
 
     write_seconds = WRITE_SECONDS
+    head_seconds: float = KEEP_ALIVE_SECONDS
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._patience: asyncio.TimerHandle | None = None
+        self._head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A peer is there."""
+        super().connection_made(transport)
+        self._head = self.loop.call_later(self.head_seconds, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a request."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_head()
+        elif self._head is None:
+            self._head = self.loop.call_later(self.head_seconds, self.transport.abort)
 
     def pause_writing(self) -> None:
         """The peer has fallen behind."""
@@ -49,12 +65,18 @@ class ReadersProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over."""
         self._stop_waiting()
+        self._stop_head()
         super().connection_lost(exc)
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+    def _stop_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
 
 class BrokenOffLines(logging.Filter):

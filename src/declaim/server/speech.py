@@ -30,8 +30,7 @@ _SPEAKER_TAG = re.compile(r"<\|speaker:\d+\|>")
 _SPEAKABLE = ("L", "N", "S")
 """Letters, numbers and symbols; not marks, punctuation, separators and controls."""
 
-_ENGINE_NAMES = (("text", "input"), ("max_frames", "max_new_tokens"))
-"""Parameters whose name in the engine is another than in a body."""
+_CODES = re.compile(r"(references\[\d+\])\.codes")
 
 
 @dataclass(frozen=True)
@@ -90,16 +89,19 @@ def model_names(served: Served) -> tuple[str, ...]:
 
 def as_field(error: DeclaimError, body: SpeechBody) -> DeclaimError:
     """An error of the engine's with the name that its parameter has in the body."""
-    names = dict(_ENGINE_NAMES)
-    if body.ref_audio:
-        names["references[0]"] = "ref_audio"
     param = error.param or ""
-    if param not in names:
+    names = {"text": "input", "max_frames": "max_new_tokens"}
+    if body.max_new_tokens is None and body.max_tokens is not None:
+        names["max_frames"] = "max_tokens"
+    if body.ref_audio:
+        names |= {"references[0]": "ref_audio", "references[0].text": "ref_text"}
+    field = names.get(param) or _CODES.sub(r"\1.vq_codes", param)
+    if field == param:
         return error
     message = error.message
     if message.startswith(param):
-        message = names[param] + message.removeprefix(param)
-    return type(error)(message, param=names[param], limit=error.limit, value=error.value)
+        message = field + message.removeprefix(param)
+    return type(error)(message, param=field, limit=error.limit, value=error.value)
 
 
 def _check_input(text: str, limit: int) -> None:

@@ -11,6 +11,7 @@ from declaim.state.layout import StateLayout
 from declaim.state.pages import Pages, allocate_pages
 from declaim.state.prefixes import KeptPrefixes, allocate_prefixes
 from declaim.state.recurrent import RecurrentState, allocate_recurrent
+from declaim.state.step import tensor_addresses
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class DeviceState:
         self.frames.admit(admission)
         for layer in self.recurrent:
             layer.reset(admission.slot)
+
+    def addresses(self) -> dict[str, int]:
+        """Where every tensor of the state lies, by its path; constant once allocated."""
+        return tensor_addresses(self)
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy a page's K and V in every attention layer."""

@@ -6,14 +6,17 @@ import torch
 
 from declaim.config.model import ModelConfig
 
+MOST_PREFIXES = 64
+"""Most prefixes that are kept, whatever the bytes for them."""
+
 
 @dataclass(frozen=True)
 class StateLayout:
     """Sizes and dtypes of all state of one model on one device.
 
     slots, pages: without the null slot and the null page, which are one more each.
-    prefixes: kept prefixes, 0 for none. page_size: rows a page holds, a multiple of 16. window:
-    repetition window W.
+    page_size: rows a page holds, a multiple of 16. window: repetition window W. prefixes: most
+    kept prefixes, 0 for none.
     dtype: K and V pages and convolution tails. recurrent_dtype: delta-rule state.
     """
 
@@ -32,6 +35,10 @@ class StateLayout:
         matrix = backbone.linear_value_width * backbone.linear_key_head_dim
         layer = tail * self.dtype.itemsize + matrix * self.recurrent_dtype.itemsize
         return config.linear_layers * layer
+
+    def prefixes_within(self, config: ModelConfig, size: int) -> int:
+        """How many prefixes `size` bytes of recurrent state hold, at most MOST_PREFIXES."""
+        return min(size // max(self.recurrent_bytes(config), 1), MOST_PREFIXES)
 
     def row_bytes(self, config: ModelConfig) -> int:
         """Bytes of K and V of one row, all attention layers."""

@@ -3,7 +3,9 @@
 Row indices, positions and table entries are int32. `n` rows, `S` spans, `R` rows of the step.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +57,22 @@ class StepTensors:
     frames: Tensor
     main_logits: Tensor
     code_logits: Tensor
+
+
+def tensor_addresses(holder: Any, path: str = "") -> dict[str, int]:
+    """Addresses of all tensors in nested dataclasses and tuples, by dotted path."""
+    if isinstance(holder, Tensor):
+        return {path: holder.data_ptr()}
+    if isinstance(holder, tuple):
+        parts: Iterable[tuple[str, Any]] = ((str(i), item) for i, item in enumerate(holder))
+    elif is_dataclass(holder):
+        parts = ((field.name, getattr(holder, field.name)) for field in fields(holder))
+    else:
+        return {}
+    found: dict[str, int] = {}
+    for name, item in parts:
+        found |= tensor_addresses(item, f"{path}.{name}" if path else name)
+    return found
 
 
 def training_spans(lengths: list[int]) -> Spans:

@@ -25,6 +25,9 @@ WHITE_SPACE = (
 )
 """Unicode's White_Space, exactly: str.isspace also counts the separators U+001C to U+001F."""
 
+USER_OPENING = "<|im_start|>user\n"
+"""What opens the user turn; all rows up to here depend on the voices alone."""
+
 REFUSED = ("<|im_start|>", "<|im_end|>", "<|voice|>", "<|text|>", "<|interleave|>", "<|semantic:")
 """What no caller's text may contain."""
 
@@ -54,7 +57,7 @@ class PromptBuilder:
         for index, reference in enumerate(references):
             _check_text(reference.text, f"references[{index}].text")
             self._check_codes(reference.codes, f"references[{index}].codes")
-        parts = [*self._system(references), self._template("<|im_start|>user\n")]
+        parts = [*self._system(references), self._template(USER_OPENING)]
         prefix_rows = sum(map(len, parts))
         parts += [
             self._spoken(_tagged_text(text), "text"),
@@ -148,6 +151,15 @@ class PromptBuilder:
                 limit=limit,
                 value=rows,
             )
+
+
+def prefix_of(rows: NDArray[np.int32], tokenizer: SpeechTokenizer) -> int:
+    """How many rows [rows, 1 + Q] end with the last opening of a user turn; 0 without one."""
+    opening = np.array(tokenizer.encode(USER_OPENING))
+    for end in range(len(rows), len(opening) - 1, -1):
+        if np.array_equal(rows[end - len(opening) : end, 0], opening):
+            return end
+    return 0
 
 
 def _check_text(text: object, name: str) -> None:

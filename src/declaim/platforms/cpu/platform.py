@@ -14,6 +14,7 @@ from declaim.config.schema import FrameStage
 from declaim.contracts.errors import InvalidConfig, OutOfMemory
 from declaim.ops.reference import ReferenceOps
 from declaim.ops.table import Collectives, OpTable
+from declaim.platforms.recorder import Recorder
 from declaim.state.layout import StateLayout
 
 BLOCK = 16
@@ -37,6 +38,7 @@ class CpuPlatform:
     """Reference ops; state in float32 unless the recurrent dtype is asked for otherwise."""
 
     name = "cpu"
+    graph_modes = frozenset({"PIECEWISE", "FULL", "FULL_AND_PIECEWISE"})
     device = torch.device("cpu")
     page_size = BLOCK
     dtype = torch.float32
@@ -45,8 +47,15 @@ class CpuPlatform:
         """The readable PyTorch reference."""
         return ReferenceOps(collectives)
 
+    def recorder(self, table: OpTable) -> Recorder:
+        """Programs of op calls, replayed by a loop."""
+        return Recorder(table)
+
     def layout(self, config: ModelConfig, stage: FrameStage) -> StateLayout:
-        """Pages from kv_pages or kv_memory, no more than all slots can use."""
+        """Pages from kv_pages or kv_memory, no more than all slots can use.
+
+        Kept prefixes have no pages set aside: they use those that no request needs.
+        """
         page_size = stage.page_size or self.page_size
         if page_size % BLOCK:
             raise InvalidConfig(
@@ -75,7 +84,8 @@ class CpuPlatform:
                 limit=layout.page_bytes(config),
                 value=stage.kv_memory,
             )
-        return replace(layout, pages=pages)
+        prefixes = layout.prefixes_within(config, stage.prefix_cache_bytes)
+        return replace(layout, pages=pages, prefixes=prefixes)
 
     def staging(self, shape: tuple[int, ...]) -> HostTensor:
         """An int32 step tensor shared by both sides."""
