@@ -1,6 +1,6 @@
 """Every fault that the tests must notice."""
 
-from mutants import codec, draws, network, scheduling, slots
+from mutants import codec, draws, graphs, network, preemption, scheduling, slots
 from mutants.mutation import Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -8,5 +8,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *draws.MUTATIONS,
     *network.MUTATIONS,
     *scheduling.MUTATIONS,
+    *graphs.MUTATIONS,
+    *preemption.MUTATIONS,
     *codec.MUTATIONS,
 )

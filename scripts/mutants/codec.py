@@ -23,11 +23,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             (f"{ENGINE}::test_stream_equals_the_whole",),
         ),
         (
-            "frames of a stream are batched in the wrong order",
+            "samples go to the streams of a batch in another order",
             "engine/codec_loop.py",
             "zip(group, samples, strict=True)",
             "zip(group, samples[::-1], strict=True)",
-            (f"{ENGINE}::test_stream_equals_the_whole",),
+            (f"{ENGINE}::test_survivors_of_aborts_and_failures",),
         ),
         (
             "one position serves all codec streams",

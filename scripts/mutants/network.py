@@ -44,7 +44,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             "a bfloat16 matrix is rounded once a span",
             "ops/delta_rule.py",
-            "            live = live.to(state.dtype).float()\n",
+            "            s = s.to(state.dtype).float()\n",
             "            pass\n",
             ("ops/test_recurrent_ops.py::test_a_bfloat16_state_is_rounded_after_every_row",),
         ),

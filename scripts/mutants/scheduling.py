@@ -5,6 +5,7 @@ from mutants.mutation import Mutation, faults
 PLANS = "scheduler/test_scheduler_plans.py"
 UPDATES = "scheduler/test_scheduler_updates.py"
 BOOKS = "scheduler/test_memory_books.py"
+SPEECH = "engine/test_speech_engine.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
     *faults(
@@ -18,67 +19,69 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "a request is admitted without pages",
-            "scheduler/memory.py",
-            "if not self._free_slots or self.pages_reserved + pages > self.pages:",
-            "if not self._free_slots:",
+            "scheduler/scheduler.py",
+            "return wanted <= self._memory.free_pages + self._prefixes.evictable_pages(kept)",
+            "return True",
             (f"{PLANS}::test_failed_admission_takes_nothing",),
         ),
         (
             "a failed admission keeps the slot",
-            "scheduler/memory.py",
-            "        if not self._free_slots or self.pages_reserved + pages > self.pages:\n"
-            "            return None\n"
-            "        slot = heapq.heappop(self._free_slots)\n",
-            "        if not self._free_slots:\n"
-            "            return None\n"
-            "        slot = heapq.heappop(self._free_slots)\n"
-            "        if self.pages_reserved + pages > self.pages:\n"
-            "            return None\n",
-            (f"{BOOKS}::test_a_failed_reservation_takes_nothing",),
+            "scheduler/scheduler.py",
+            "        if kept is None and not self._fits(record, None):\n",
+            "        if kept is None and not self._fits(record, None):\n"
+            "            self._memory.open()\n",
+            (f"{PLANS}::test_failed_admission_takes_nothing",),
         ),
         (
-            "promised pages are promised again",
-            "scheduler/memory.py",
-            "        self._promised += pages\n",
-            "",
-            (f"{BOOKS}::test_promised_pages_are_not_promised_again",),
+            "pages that running prompts still lack are given to another",
+            "scheduler/scheduler.py",
+            "            wanted += self._memory.lacks(running.owned_slot, len(running.history))\n",
+            "            pass\n",
+            (f"{PLANS}::test_admission_leaves_the_watermark_and_what_running_prompts_lack",),
+        ),
+        (
+            "the watermark is not left",
+            "scheduler/scheduler.py",
+            "            wanted += -(-self.limits.pages // WATERMARK_SHARE)\n",
+            "            pass\n",
+            (f"{PLANS}::test_admission_leaves_the_watermark_and_what_running_prompts_lack",),
         ),
     ),
     *faults(
         "plan",
         (
             "decode rows are not counted against the budget",
-            "scheduler/scheduler.py",
-            "self.limits.max_num_batched_tokens - len(decoding)",
-            "self.limits.max_num_batched_tokens",
+            "scheduler/draft.py",
+            "sum(span.count for span, _ in self.work)",
+            "sum(span.count for span, _ in self.work if span.rows is not None)",
             (f"{PLANS}::test_decode_rows_come_first_then_the_oldest_prompt",),
         ),
         (
             "a chunk goes over the budget",
             "scheduler/scheduler.py",
-            "min(budget, len(record.prompt) - record.computed_rows)",
-            "len(record.prompt) - record.computed_rows",
+            "min(self._budget, self._chunk(record))",
+            "self._chunk(record)",
             (f"{PLANS}::test_chunks_are_labelled_by_the_next_chunks_first_row",),
         ),
         (
             "a prompt chunk of one row is called a decode",
-            "scheduler/scheduler.py",
-            "    if decoding == spans:\n",
-            "    if decoding == spans or spans == 1:\n",
+            "scheduler/draft.py",
+            "sum(span.rows is None for span in spans)",
+            "sum(span.count == 1 for span in spans)",
             (f"{PLANS}::test_one_row_prompt_chunk_is_no_decode",),
         ),
         (
             "a chunk is labelled by its own first row",
             "scheduler/record.py",
-            "next_row=self.prompt[end]",
-            "next_row=self.prompt[self.computed_rows]",
+            "next_row=self.history[end]",
+            "next_row=self.history[self.computed_rows]",
             (f"{PLANS}::test_chunks_are_labelled_by_the_next_chunks_first_row",),
         ),
         (
-            "the first request that waits is admitted, whatever its priority",
-            "scheduler/scheduler.py",
-            "min(self._waiting.values(), key=lambda record: record.request.priority)",
-            "next(iter(self._waiting.values()))",
+            "requests are admitted by arrival, whatever their priority",
+            "scheduler/waiting.py",
+            "        for priority in sorted(self._queues):\n",
+            "        for priority in self._queues:\n",
             (f"{PLANS}::test_urgent_requests_are_admitted_first",),
         ),
     ),
@@ -118,17 +121,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "engine/engine.py",
             "            key = str(next(self._numbers))\n",
             "            key = request.id\n",
-            ("engine/test_speech_engine.py::test_an_id_may_be_used_again_at_once",),
+            (f"{SPEECH}::test_an_id_may_be_used_again_at_once",),
         ),
         (
             "every request speaks with the first reference that was encoded",
             "engine/admission.py",
             "hashlib.sha256(np.ascontiguousarray(samples, dtype=np.float32).tobytes()).digest()",
             "hashlib.sha256().digest()",
-            (
-                "engine/test_speech_engine.py::"
-                "test_references_are_encoded_once_and_conditioning_is_theirs_alone",
-            ),
+            (f"{SPEECH}::test_references_are_encoded_once_and_conditioning_is_theirs_alone",),
         ),
     ),
 )
