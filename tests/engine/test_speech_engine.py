@@ -162,6 +162,24 @@ def test_a_slow_reader_stops_only_itself(
     run(body())
 
 
+def test_streams_that_share_a_codec_row_one_after_another(
+    running: Running, checkpoint: Callable[[str], Path]
+) -> None:
+    """The codec has one row; what it remembers of a stream does not sound in the next."""
+
+    async def body() -> None:
+        async with running(codec_streams=1) as engine:
+            for name in "abc":
+                asked = request(name, max_frames=12)
+                samples, outcome = await collect(engine.speak(asked))
+                assert asked.seed is not None
+                whole = solo(checkpoint, asked.text, asked.seed, 12)
+                assert outcome.frames == len(whole.frames) > 0
+                assert np.abs(samples - whole.samples).max() * 32767 <= 1
+
+    run(body())
+
+
 def test_survivors_of_aborts_and_failures(
     running: Running, checkpoint: Callable[[str], Path]
 ) -> None:

@@ -295,3 +295,28 @@ def test_no_draw_touches_torch_s_own_generator(ops: ReferenceOps) -> None:
     draw_main(ops, Settings(enabled=True), 5)
     draw_code(ops, Settings(), 5)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_every_stream_draws_with_its_own_parameters(ops: ReferenceOps) -> None:
+    """Streams of one step with unlike parameters draw what each draws among its like."""
+    rules = [Settings(), Settings(0.0), Settings(0.5, 0.6), Settings(1.5, 1.0, 2)]
+    rules += [Settings(0.0, ras=(1.0, 0.5, 3), enabled=True), Settings(ras=(0.1, 1.0, 9))]
+    count = len(rules)
+    each = [rule.tensors(count) for rule in rules]
+    mixed = SamplingTensors(
+        **{
+            field: torch.stack([vars(each[slot % count])[field][slot] for slot in range(count + 1)])
+            for field in vars(each[0])
+        }
+    )
+    u = noise(ops, 400, 13)
+    slots = torch.arange(400, dtype=torch.int32) % count
+    window = torch.arange(BAND[0], BAND[1] + 1, dtype=torch.int32).expand(count + 1, -1)
+    logits = LOGITS.expand(400, -1)
+    main = ops.draw_main(logits, u, mixed, window, CANDIDATES, slots, band=BAND)
+    code = ops.draw_code(logits, u[0], mixed, slots)
+    for slot, alike in enumerate(each):
+        own = slots == slot
+        alone = ops.draw_main(logits, u, alike, window, CANDIDATES, slots, band=BAND)
+        assert torch.equal(main[own], alone[own])
+        assert torch.equal(code[own], ops.draw_code(logits, u[0], alike, slots)[own])

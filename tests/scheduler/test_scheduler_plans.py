@@ -1,6 +1,7 @@
 """Each rule of planning, by literal plans."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -183,6 +184,17 @@ def test_nobody_overtakes_the_first_that_waits(
     assert shape(step(scheduler, answer)) == [("large", 0, 0, 12, True)]
     assert shape(step(scheduler, answer, "large")) == [("large", 0, 12, 1, True)]
     assert shape(step(scheduler, answer)) == [("small", 0, 0, 1, True)]
+
+
+def test_urgent_requests_are_admitted_first(
+    request_of: Requests, scheduler_of: Schedulers, answer: Answers
+) -> None:
+    """By priority, then by arrival."""
+    scheduler = scheduler_of(max_num_seqs=1)
+    for name, priority in (("a", 1), ("b", 1), ("c", 0), ("d", 1), ("e", 0)):
+        scheduler.add(replace(request_of(name, 2), priority=priority))
+    order = [step(scheduler, answer, *"abcde").spans[0].request_id for _ in range(5)]
+    assert order == ["c", "e", "a", "b", "d"]
 
 
 def test_failed_admission_takes_nothing(
