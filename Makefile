@@ -23,8 +23,8 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest
 
 check: $(VENV)/installed
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests scripts
+	$(BIN)/ruff check src tests scripts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
