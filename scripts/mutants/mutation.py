@@ -30,12 +30,12 @@ class Mutation:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         found = text.count(self.old)
         if found != 1:
-            raise PlaceError(f"{self.name}: its place stands {found} times in {self.file}, not once")
+            raise PlaceError(
+                f"{self.name}: its place stands {found} times in {self.file}, not once"
+            )
         return text.replace(self.old, self.new)
 
 
-def faults(
-    kind: str, *entries: tuple[str, str, str, str, tuple[str, ...]]
-) -> tuple[Mutation, ...]:
+def faults(kind: str, *entries: tuple[str, str, str, str, tuple[str, ...]]) -> tuple[Mutation, ...]:
     """Faults of one kind, each as (name, file, old, new, tests)."""
     return tuple(Mutation(kind, *entry) for entry in entries)

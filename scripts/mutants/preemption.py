@@ -152,7 +152,9 @@ MUTATIONS: tuple[Mutation, ...] = (
             "            state.admit(admission)\n"
             "        for save in plan.prefix_saves:\n"
             "            state.prefixes.save(state.recurrent, save.slot, save.prefix)\n",
-            ("engine/test_voice_prefixes.py::test_preempted_requests_start_behind_their_prefix[1]",),
+            (
+                "engine/test_voice_prefixes.py::test_preempted_requests_start_behind_their_prefix[1]",
+            ),
         ),
         (
             "chunks run over the prefix's end",

@@ -96,9 +96,7 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("preempt_every", [None, 5])
-def test_every_frame(
-    make_engine: Callable[..., PoisonedEngine], preempt_every: int | None
-) -> None:
+def test_every_frame(make_engine: Callable[..., PoisonedEngine], preempt_every: int | None) -> None:
     """Requests of unlike parameters side by side, their seeds over 32 bits."""
     engine = make_engine(max_num_batched_tokens=40, preempt_every=preempt_every)
     requests = [

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from declaim.config.model import ModelConfig
 from declaim.config.checkpoint import parse_model_config
+from declaim.config.model import ModelConfig
 from declaim.contracts.request import SamplingParams
 from declaim.contracts.step import Admission
 from declaim.nano.shapes import GENERATION, SHAPES
