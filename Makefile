@@ -6,7 +6,10 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 TEXT ?= Hello there.
 OUT ?= speech.wav
 
-.PHONY: say test check bench clean
+MINUTES ?= 30
+SEED ?= 0
+
+.PHONY: say test check bench soak mutations clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +34,12 @@ check: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/declaim bench
 
+soak: $(VENV)/installed
+	OMP_WAIT_POLICY=passive $(BIN)/python scripts/soak --minutes $(MINUTES) --seed $(SEED)
+
+mutations: $(VENV)/installed
+	$(BIN)/python scripts/mutations --table docs/mutations.md
+
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist speech.wav
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "sampling/sampler.py",
             "noise[2 + index]",
             "noise[2 + index] * 0 + 0.5",
-            ("engine/test_bit_equality.py::test_seed_reaches_every_draw",),
+            REPLAYED,
         ),
         (
             "codes are drawn with the process's generator",
@@ -89,10 +89,10 @@ MUTATIONS: tuple[Mutation, ...] = (
             (f"{DRAWS}::test_temperature_zero_takes_the_lowest_of_the_largest",),
         ),
         (
-            "top_p may drop the largest candidate",
+            "top_k keeps one candidate more",
             "ops/draws.py",
-            "    dropped &= rank > 0\n",
-            "",
+            "(rank >= top_k[:, None])",
+            "(rank > top_k[:, None])",
             (f"{DRAWS}::test_the_largest_candidate_always_stays",),
         ),
         (

@@ -77,7 +77,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "ops/attention.py",
             "reader.read(spans.table[numbers],",
             "reader.read(spans.table[: len(numbers)],",
-            OTHERS,
+            ATTEND,
         ),
     ),
     *faults(

@@ -89,6 +89,10 @@ def test_noise_does_not_depend_on_slot_place_number_or_width(
                 part = slot[40 - count :]
                 found = ops.noise(seeds, frames, part, draws=draws, width=width)
                 assert torch.equal(found, whole[:draws, 40 - count :, :width])
+    moved = torch.randperm(40, generator=torch.Generator().manual_seed(2))
+    elsewhere = moved.argsort()[slot.long()].int()
+    found = ops.noise(seeds[moved], frames[moved], elsewhere, draws=6, width=257)
+    assert torch.equal(found, whole)
 
 
 def test_noise_is_uniform_inside_the_open_interval(ops: ReferenceOps) -> None:

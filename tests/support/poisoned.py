@@ -196,6 +196,8 @@ class PoisonedEngine:
         tensors = self.engine.runner.tensors
         assert tensors is not None
         for stream, span in enumerate(report.plan.sampled):
+            for logits in (tensors.main_logits[stream], tensors.code_logits[:, stream]):
+                assert logits.isfinite().all(), f"{span.request_id} has met memory that is not its"
             made = self.made.setdefault(span.request_id, {"main": [], "codes": []})
             made["main"].append(tensors.main_logits[stream].numpy().copy())
             made["codes"].append(tensors.code_logits[:, stream].numpy().copy())
