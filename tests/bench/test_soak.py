@@ -100,7 +100,7 @@ def test_books_that_do_not_balance_are_found(checkpoint: Checkpoints) -> None:
         (np.arange(400) % 7 * 3.0, []),
     ],
 )
-def test_memory_after_the_warm_up(memory: np.ndarray, found: list[str]) -> None:  # type: ignore[type-arg]
+def test_memory_after_the_warm_up(memory: np.ndarray, found: list[str]) -> None:
     report = SoakReport(7.0, 0, memory=[float(value) for value in memory], warm=100)
     report.judge_memory()
     assert [
