@@ -54,10 +54,15 @@ def test_a_difference_is_named(
     assert "3 at once: request 2 differs at draw 1 in code logits" in captured.err
 
 
-def test_unknown_names(checkpoint: Callable[[str], Path]) -> None:
+def test_unknown_names(
+    checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused before anything is run or printed, as is a place that cannot be written to."""
     model = str(checkpoint("micro"))
     assert run(["verify", "--model", model, "--set", "huge"]) == 2
     assert run(["verify", "--model", model, "--modes", "SOME"]) == 2
+    assert run(["verify", "--model", model, "-o", str(tmp_path)]) == 2
+    assert not capsys.readouterr().out
     assert run(["verify", "--model", model + "-absent"]) == 2
 
 

@@ -98,6 +98,7 @@ def test_adjustments_are_told_on_standard_error(
     ("arguments", "code", "message"),
     [
         (["--set", "stages.0.max_num_seq=1"], 3, "did you mean stages.0.max_num_seqs?"),
+        (["--json"], 2, "--json needs --explain"),
         (["--set", "server.port=x"], 3, "server.port must be an integer in [0, 65535]; found 'x'"),
         (["--deploy", "absent.yaml"], 2, "deploy names absent.yaml, which is not there"),
         (["--deploy", "nano-cqu"], 3, "did you mean nano-cpu?"),

@@ -1,5 +1,6 @@
 """`declaim bench`: step times and whole streams on this machine."""
 
+import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -11,16 +12,22 @@ from rich.table import Table
 
 from declaim.contracts.request import MAX_FRAMES, check_integer
 
+COLUMNS = 110
+"""Of an output that is no terminal: the widest table is whole."""
+
 LEAST_FRAMES = 3
 """A spread needs two decode steps; the first frame comes with the prompt's."""
 
 
 def bench(
-    shape: Annotated[str, typer.Option(help="Random checkpoint to measure.")] = "tiny",
-    frames: Annotated[int, typer.Option(help="Frames of a request.")] = 200,
+    shape: Annotated[str, typer.Option(help="micro, tiny or small.")] = "tiny",
+    frames: Annotated[int, typer.Option(help="Frames of a request, 3 to 2048.")] = 200,
     repeats: Annotated[int, typer.Option(help="Runs of the long request.")] = 3,
 ) -> None:
-    """Measure steps by phase, long requests and whole streams, a thread a stage."""
+    """Measure this machine with a random checkpoint.
+
+    Steps by phase, long requests and whole streams, each stage on one thread.
+    """
     check_integer("--frames", frames, LEAST_FRAMES, MAX_FRAMES)
     check_integer("--repeats", repeats, 1, 1000)
     from declaim.bench.frames import long_request, step_phases
@@ -29,7 +36,7 @@ def bench(
     from declaim.config.checkpoint import load_model_config
     from declaim.nano.make import make_checkpoint
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else COLUMNS)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / shape
         make_checkpoint(shape, 0, directory)

@@ -75,7 +75,10 @@ def encode(
     ],
     chunk: ChunkOption = None,
 ) -> None:
-    """A WAV file to codes; stereo is mixed to mono, another rate is resampled."""
+    """A WAV file to codes.
+
+    Stereo is mixed to mono, another rate is resampled.
+    """
     from declaim.codec.reader import find_codec, open_codec
 
     stored = open_codec(find_codec(codec, None))

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from declaim.config.load import Resolved, fit_context, load_deploy
+from declaim.contracts.errors import InvalidRequest
 
 UNBROKEN = 10_000
 """Columns of an output that is no terminal: no line is folded there."""
@@ -30,7 +31,9 @@ def config(
         bool, typer.Option("--json", help="With --explain: one JSON object.")
     ] = False,
 ) -> None:
-    """Print the resolved settings as a deploy file, or each one with its source."""
+    """Print what all settings resolve to, as a deploy file."""
+    if as_json and not explain:
+        raise InvalidRequest("--json needs --explain", param="--json", limit="--explain")
     resolved = _for_checkpoint(load_deploy(deploy, assignments or ()))
     for note in resolved.notes:
         print(f"declaim: note: {note}", file=sys.stderr)

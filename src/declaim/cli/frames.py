@@ -79,7 +79,7 @@ def frames(
     prefix_rows: PrefixRows = None,
     steps: Annotated[Path | None, typer.Option(help="Write one JSON line a step.")] = None,
 ) -> None:
-    """Generate frames for one or more prompts, as concurrent requests."""
+    """Generate frames from prompt rows, many requests at once."""
     for given, name in ((output, "-o"), (codes, "--codes"), (prefix_rows, "--prefix-rows")):
         _check_counts(rows, given or rows, name)
     for limit, name in ((max_num_seqs, "--max-num-seqs"), (max_batched_rows, "--max-batched-rows")):
@@ -90,7 +90,7 @@ def frames(
     from declaim.engine.frames import load_frame_engine
 
     config = load_model_config(model)
-    arrays = [_int32(read_integers(path, "--rows"), path) for path in rows]
+    arrays = [_read_rows(path, config.row_width) for path in rows]
     keeping = prefix_cache is Switch.ON
     prompts = _prompts(model, config, arrays, prefix_rows, keeping=keeping)
     sampling = _sampling(
@@ -188,7 +188,15 @@ def _check_counts(rows: Sequence[Path], other: Sequence[object], name: str) -> N
         )
 
 
-def _int32(rows: NDArray[np.int64], path: Path) -> NDArray[np.int32]:
+def _read_rows(path: Path, columns: int) -> NDArray[np.int32]:
+    rows = read_integers(path, "--rows")
+    if rows.shape[1] != columns:
+        raise InvalidRequest(
+            f"--rows: {path} must hold prompt rows [rows, {columns}], not {list(rows.shape)}",
+            param="--rows",
+            limit=f"[rows, {columns}]",
+            value=str(list(rows.shape)),
+        )
     low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
     if rows.size and (rows.min() < low or rows.max() > high):
         raise InvalidRequest(

@@ -19,7 +19,7 @@ def inspect(
     directory: Annotated[Path, typer.Argument(help="The checkpoint's directory.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print what a checkpoint is: sizes, dtypes, layers, what would be loaded, bytes."""
+    """Print what a checkpoint is and what would be loaded."""
     from declaim.checkpoint.inspect import inspect_checkpoint
 
     found = inspect_checkpoint(directory)

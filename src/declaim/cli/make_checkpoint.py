@@ -14,7 +14,10 @@ def make_checkpoint(
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     no_codec: Annotated[bool, typer.Option("--no-codec", help="Leave the codec out.")] = False,
 ) -> None:
-    """Make a checkpoint with random weights, its tokenizer and its codec; it speaks noise."""
+    """Make a random checkpoint, which speaks noise.
+
+    Weights, tokenizer and codec.
+    """
     from declaim.nano.make import make_checkpoint as make
 
     make(shape, seed, directory, codec=not no_codec)

@@ -25,7 +25,10 @@ def prompt(
         list[str] | None, typer.Option(help="Its transcript; one per --reference-codes.")
     ] = None,
 ) -> None:
-    """Write the prompt rows of a text and print how many depend on the voices alone."""
+    """Turn a text into prompt rows.
+
+    Prints how many of them depend on the voices alone.
+    """
     codes, texts = reference_codes or [], reference_text or []
     if len(codes) != len(texts):
         raise InvalidRequest(

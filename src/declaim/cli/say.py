@@ -19,7 +19,7 @@ def say(
         Path, typer.Option("--output", "-o", help="16-bit WAV file; - writes raw PCM to stdout.")
     ] = Path("speech.wav"),
     reference: Annotated[
-        list[Path] | None, typer.Option(help="Clip of a voice to imitate; repeat.")
+        list[Path] | None, typer.Option(help="Clip of a voice to imitate, 1 to 60 seconds; repeat.")
     ] = None,
     reference_text: Annotated[
         list[str] | None, typer.Option(help="What the clip says; one per --reference.")
@@ -40,7 +40,10 @@ def say(
         list[str] | None, typer.Option("--set", help="A setting, as key=value; repeat.")
     ] = None,
 ) -> None:
-    """Speak a text."""
+    """Speak a text into a WAV file.
+
+    Without a model it makes a random one, once, and what it says is noise.
+    """
     references = _references(reference or [], reference_text or [])
     if str(output) != STDIO:
         prepare_output(output, "-o")

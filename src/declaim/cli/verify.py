@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from declaim.cli.outputs import prepare_output
 from declaim.contracts.errors import EXIT_DIFFERENCE
 
 
@@ -23,14 +24,21 @@ def verify(
         Path | None, typer.Option("--output", "-o", help="Write everything as JSON.")
     ] = None,
 ) -> int:
-    """Run matched, seeded requests in every mode, batch and cut, and compare all of it."""
+    """Show that no way of running changes a bit of the output.
+
+    Runs the same seeded requests in every mode, batch and cut, and compares all of it.
+    """
     from declaim.audio.files import write_whole
     from declaim.bench.equivalence import CaseResult
     from declaim.bench.verify import verify as run
 
-    print(f"{'mode':18} {'case':26} {'draws':>6} {'replays':>8} {'misses':>7}  result")
+    if output is not None:
+        prepare_output(output, "-o")
+    heading = [f"{'mode':18} {'case':26} {'draws':>6} {'replays':>8} {'misses':>7}  result"]
 
     def show(result: CaseResult) -> None:
+        while heading:
+            print(heading.pop())
         verdict = "equal" if result.difference is None else "DIFFERS"
         if result.difference is None and result.largest:
             verdict = f"within {result.largest:.1e}"
