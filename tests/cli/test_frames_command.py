@@ -111,10 +111,10 @@ def test_unseeded_runs_differ_and_report_their_seeds(
 ) -> None:
     path = rows_file("a", 12, 0)
     made = []
-    for _ in range(2):
+    for _ in range(6):  # several: a run may well end before its first frame
         assert run(arguments(micro, [path], "--max-frames", 12)) == 0
         made.append((np.load(path.with_suffix(".out.npy")), capsys.readouterr().err))
-    assert made[0][0].tobytes() != made[1][0].tobytes()
+    assert len({frames.tobytes() for frames, _ in made}) > 2
     name, index, seed = made[0][1].split()
     assert (name, index) == ("seed", "0")
     assert run(arguments(micro, [path], "--max-frames", 12, "--seed", seed)) == 0

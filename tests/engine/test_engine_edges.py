@@ -64,7 +64,7 @@ def endless(engine: Engine) -> None:
 def idle(engine: Engine) -> bool:
     """Whether nothing of any request is left in either stage."""
     statistics = engine.statistics()
-    names = ("requests_running", "requests_waiting", "kv_pages_reserved", "codec_streams")
+    names = ("requests_running", "requests_waiting", "kv_pages_in_use", "codec_streams")
     return (
         not any(statistics[name] for name in names)
         and not engine._active

@@ -33,7 +33,7 @@ class Impatient(ReadersProtocol):
     """Cuts readers that take nothing for a moment."""
 
     write_seconds = 0.05
-    head_seconds = 0.05
+    head_seconds = 0.4
 
 
 def body(**fields: object) -> bytes:
@@ -199,6 +199,14 @@ def test_a_body_that_never_comes(serve: Serve) -> None:
     assert engine.streams == []
 
 
+def assert_cut(peer: socket.socket) -> None:
+    """The server has closed the connection and said nothing."""
+    try:
+        assert peer.recv(1) == b""
+    except ConnectionResetError:  # closed with bytes of ours unread
+        pass
+
+
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/audio/speech HTTP/1.1\r\nhost:"])
 def test_a_head_that_never_ends(serve: Serve, sent: bytes) -> None:
     """On a new connection and on one that was used; a request under way is not cut."""
@@ -207,19 +215,21 @@ def test_a_head_that_never_ends(serve: Serve, sent: bytes) -> None:
     with serve(engine, protocol=Impatient) as address:
         with socket.create_connection(address, WAIT_SECONDS) as peer:
             peer.sendall(sent)
-            assert peer.recv(1) == b""
+            assert_cut(peer)
         with posted(address) as connection:
             assert gate.reached.wait(WAIT_SECONDS)
             with socket.create_connection(address, WAIT_SECONDS) as later:
-                assert later.recv(1) == b""
+                assert_cut(later)
             gate.open()
             assert connection.getresponse().status == 200
         if sent:
             with socket.create_connection(address, WAIT_SECONDS) as used:
                 used.sendall(b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n")
-                assert used.recv(65536).endswith(b'{"live":true}')
+                answer = b""
+                while not answer.endswith(b'{"live":true}'):
+                    answer += used.recv(65536)
                 used.sendall(sent)
-                assert used.recv(1) == b""
+                assert_cut(used)
 
 
 def test_many_at_once(serve: Serve) -> None:

@@ -108,7 +108,7 @@ def request_set(config: ModelConfig, chosen: RequestSet, seed: int) -> list[Fram
     requests = []
     for index in range(chosen.requests):
         span = generator.integers(chosen.prompt_rows[0], chosen.prompt_rows[1] + 1)
-        own = _rows(config, generator, max(1, int(span) - 0))
+        own = _rows(config, generator, int(span))
         prefix = 0
         if index % 3 == 0 and len(own) > 1:
             own = np.concatenate([shared, own])[: max(chosen.prompt_rows[1], len(shared) + 1)]
@@ -130,11 +130,11 @@ def request_set(config: ModelConfig, chosen: RequestSet, seed: int) -> list[Fram
 
 
 def _rows(config: ModelConfig, generator: np.random.Generator, count: int) -> NDArray[np.int32]:
-    """Text rows with a stretch of speech in the middle; the last row is text."""
+    """Text rows with a stretch of speech in the middle; the first and the last row are text."""
     tower, first = config.tower, config.band[0]
     rows = np.zeros((count, config.row_width), dtype=np.int32)
     rows[:, 0] = generator.integers(0, min(first, 256), count)
-    speech = slice(count // 4, count // 2)
+    speech = slice(max(1, count // 4), count // 2)
     shape = rows[speech, 1:].shape
     rows[speech, 1:] = generator.integers(0, tower.codebook_size, shape)
     rows[speech, 0] = first + rows[speech, 1]

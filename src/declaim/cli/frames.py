@@ -108,11 +108,7 @@ def frames(
         prefix_cache_bytes=FrameStage().prefix_cache_bytes if keeping else 0,
     )
     engine = load_frame_engine(model, stage, config, preempt_every=preempt_every)
-    made = _run(engine, requests, steps)
-    for path, array in zip(output, made, strict=True):
-        write_integers(path, array)
-    for path, array in zip(codes or (), made, strict=False):
-        write_integers(path, array[:, 1:].T)
+    _write(_run(engine, requests, steps), output, codes or [])
 
 
 def _run(
@@ -127,6 +123,15 @@ def _run(
             if log is not None:
                 log.write(json.dumps(report.as_json(), separators=(",", ":")) + "\n")
     return [engine.outcome(request.id).frames.astype(np.int64) for request in requests]
+
+
+def _write(
+    made: Sequence[NDArray[np.int64]], output: Sequence[Path], codes: Sequence[Path]
+) -> None:
+    for path, array in zip(output, made, strict=True):
+        write_integers(path, array)
+    for path, array in zip(codes, made, strict=False):
+        write_integers(path, array[:, 1:].T)
 
 
 def _prepare_outputs(output: Sequence[Path], codes: Sequence[Path], steps: Path | None) -> None:
