@@ -107,7 +107,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "platforms/recorder.py",
             "if entry[2] >= born[buffer]]",
             "if entry[2] > born[buffer]]",
-            (f"{RECORDER}::test_buffers_that_live_together_lie_apart", f"{REPLAY}"),
+            (f"{RECORDER}::test_buffers_are_used_again_once_they_are_read",),
         ),
         (
             "a view into a buffer is replayed from the buffer's start",

@@ -6,6 +6,7 @@ ORACLE = ("model/test_network_oracle.py::test_main_and_code_logits[7]",)
 ATTEND = ("ops/test_attend.py::test_attend",)
 CONV_CUT = ("ops/test_recurrent_ops.py::test_causal_conv_under_every_cut",)
 RULE_CUT = ("ops/test_recurrent_ops.py::test_delta_rule_under_every_cut",)
+UNLIKE = ("engine/test_bit_equality.py::test_unlike_cuts_side_by_side[one thread]",)
 OTHERS = ("engine/test_bit_equality.py::test_among_others[one thread-3]",)
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -77,7 +78,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "ops/attention.py",
             "reader.read(spans.table[numbers],",
             "reader.read(spans.table[: len(numbers)],",
-            ATTEND,
+            UNLIKE,
         ),
     ),
     *faults(

@@ -117,11 +117,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             (f"{UPDATES}::test_max_frames_is_length_and_its_last_frame_is_emitted",),
         ),
         (
-            "two requests of one id share what belongs to one",
+            "every request has the same internal key",
             "engine/engine.py",
             "            key = str(next(self._numbers))\n",
-            "            key = request.id\n",
-            (f"{SPEECH}::test_an_id_may_be_used_again_at_once",),
+            '            key = ""\n',
+            (f"{SPEECH}::test_survivors_of_aborts_and_failures",),
         ),
         (
             "every request speaks with the first reference that was encoded",

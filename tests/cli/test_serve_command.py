@@ -68,7 +68,9 @@ def test_speech_over_http_is_what_say_makes(checkpoint: Callable[[str], Path]) -
         assert np.abs(samples - np.rint(speech.samples * 32767)).max() <= 1
         body |= {"stream": True}
         streamed = httpx.post(f"{url}/v1/audio/speech", json=body, timeout=WAIT_SECONDS)
-        assert streamed.content[44:] == whole.content[44:]
+        pieces = np.frombuffer(streamed.content[44:], dtype="<i2")
+        assert len(pieces) == len(samples)  # the cuts follow the load: values within 1
+        assert np.abs(pieces.astype(int) - samples).max() <= 1
         record = httpx.get(f"{url}/v1/audio/speech/{whole.headers['x-request-id']}").json()
         assert record["frames"] == len(speech.frames)
         refused = httpx.post(f"{url}/v1/audio/speech", json=body | {"input": "<|im_end|> a"})

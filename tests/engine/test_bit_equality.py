@@ -86,6 +86,18 @@ def test_among_others(make_engine: MakeEngine, threads: int, others: int) -> Non
         assert "mixed" in {report.plan.kind for report in engine.reports}
 
 
+def test_unlike_cuts_side_by_side(make_engine: MakeEngine, threads: int) -> None:
+    """Spans of one row before, between and behind longer ones, of prompts and of decodes."""
+    cuts = {"n2": 1, "n4": 7, "subject": 1, "n5": 3}
+    requests = [neighbour(2), neighbour(4), subject(greedy=False), neighbour(5)]
+    engine = make_engine(threads=threads, chunk_rows=lambda request, done: cuts[request.id])
+    for request in requests:
+        engine.submit(request)
+    engine.run()
+    for request in requests:
+        assert_same(alone(make_engine(threads=threads), request), engine.trace(request.id))
+
+
 def test_any_slot(make_engine: MakeEngine, threads: int) -> None:
     """The subject in each slot, some used before, with the others of the batch still running."""
     whole = alone(make_engine(threads=threads), subject(greedy=False))

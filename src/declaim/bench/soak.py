@@ -120,7 +120,7 @@ def resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def request_pool(config: ModelConfig, seed: int, count: int = POOL) -> list[FrameRequest]:
+def request_pool(config: ModelConfig, seed: int, count: int) -> list[FrameRequest]:
     """Distinct requests: text and speech rows, three voices' prefixes, all kinds of sampling."""
     generator = np.random.default_rng(seed)
     voices = [_rows(config, generator, length) for length in (17, 32, 41)]
@@ -204,7 +204,10 @@ def lone_runs(directory: Path, pool: Sequence[FrameRequest]) -> list[Lone]:
 
 
 class Traffic:
-    """Random arrivals, holds and aborts on one engine, and what must be true of their ends."""
+    """Random arrivals, holds and aborts on one engine, and what must be true of their ends.
+
+    most_unfinished: no more arrive while there are so many.
+    """
 
     def __init__(
         self, engine: FrameEngine, pool: Sequence[FrameRequest], lone: Sequence[Lone], seed: int
@@ -216,13 +219,14 @@ class Traffic:
         self.digests = Digests(engine)
         self.unfinished: dict[str, int] = {}
         self.held: set[str] = set()
-        self.load = LOADS[0]
+        self.load = LOADS[-1]
+        self.most_unfinished = MOST_UNFINISHED
         self.report = SoakReport(0.0, seed)
 
     def step(self, *, arriving: bool) -> None:
         """Arrivals, holds and aborts, then a step, its ends and the books."""
         report, chooser = self.report, self.chooser
-        if report.steps % LOAD_STEPS == 0:
+        if report.steps % LOAD_STEPS == LOAD_STEPS - 1:
             self.load = chooser.choice(LOADS)
         if arriving:
             self._arrive()
@@ -246,7 +250,7 @@ class Traffic:
 
     def _arrive(self) -> None:
         more = self.load / (1.0 + self.load)
-        while len(self.unfinished) < MOST_UNFINISHED and self.chooser.random() < more:
+        while len(self.unfinished) < self.most_unfinished and self.chooser.random() < more:
             index = self.chooser.randrange(len(self.pool))
             name = str(self.report.counts["submitted"])
             request = replace(self.pool[index], id=name, priority=self.chooser.randint(0, 1))
@@ -292,12 +296,16 @@ def soak(
     *,
     minutes: float,
     seed: int,
+    requests: int = POOL,
     graph_mode: str = "FULL_AND_PIECEWISE",
     on_minute: Callable[[SoakReport], None] = lambda report: None,
 ) -> SoakReport:
-    """Traffic for so many minutes, then until all that came is over; stops at a failure."""
+    """Traffic for so many minutes, then until all that came is over; stops at a failure.
+
+    requests: how many distinct ones there are.
+    """
     config = load_model_config(directory)
-    pool = request_pool(config, seed)
+    pool = request_pool(config, seed, requests)
     lone = lone_runs(directory, pool)
     cutter = random.Random(seed + 1)
     engine = load_frame_engine(
