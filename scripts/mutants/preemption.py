@@ -4,8 +4,10 @@ from mutants.mutation import Mutation, faults
 
 PLANS = "scheduler/test_preemption.py"
 RESUMED = ("engine/test_preempted_requests.py::test_preempted_after_every_so_many_frames[9-0]",)
-SHORTAGE = ("engine/test_preempted_requests.py::test_page_shortage[8]",)
 KEPT = "scheduler/test_prefix_plans.py"
+BOOKS = "scheduler/test_memory_books.py"
+ORDER = ("runner/test_plan_order.py",)
+TAKEN_BACK = (f"{PLANS}::test_rows_and_pages_of_this_plan_are_taken_back",)
 HIT = ("engine/test_voice_prefixes.py::test_hit_and_miss_are_the_same[41]",)
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -23,7 +25,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "scheduler/record.py",
             "        made = self.frames[len(self.history) - len(self.prompt) :]\n",
             "        self.frames = []\n        made = self.frames\n",
-            (f"{PLANS}::test_frames_budget_and_order_survive",),
+            (f"{PLANS}::test_resuming_is_an_admission_with_a_longer_history",),
         ),
         (
             "the frame index starts anew",
@@ -71,14 +73,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "scheduler/scheduler.py",
             "        self._draft.release(slot)\n",
             "        self._draft.releases.append(slot)\n",
-            SHORTAGE,
+            TAKEN_BACK,
         ),
         (
             "pages granted in the plan that preempts stay granted",
             "scheduler/draft.py",
             "        self.grants.pop(slot, None)\n",
             "",
-            SHORTAGE,
+            TAKEN_BACK,
         ),
         (
             "the pages of a preempted request are not freed",
@@ -123,7 +125,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "scheduler/memory.py",
             "        whole, rest = divmod(rows, self.page_size)\n",
             "        whole, rest = self.pages_for(rows), 0\n",
-            HIT,
+            (f"{BOOKS}::test_a_prefix_shares_whole_pages_and_copies_the_rest",),
         ),
         (
             "who starts behind a prefix does not get the rows of its last page",
@@ -140,7 +142,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             (f"{KEPT}::test_a_prefix_is_saved_after_its_chunk_and_shared",),
         ),
         (
-            "a prefix is saved with the state after the step",
+            "a slot is reset for its next owner before its prefix is saved",
             "runner/runner.py",
             "        for save in plan.prefix_saves:\n"
             "            state.prefixes.save(state.recurrent, save.slot, save.prefix)\n"
@@ -152,16 +154,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "            state.admit(admission)\n"
             "        for save in plan.prefix_saves:\n"
             "            state.prefixes.save(state.recurrent, save.slot, save.prefix)\n",
-            (
-                "engine/test_voice_prefixes.py::test_preempted_requests_start_behind_their_prefix[1]",
-            ),
+            ORDER,
         ),
         (
             "chunks run over the prefix's end",
             "scheduler/scheduler.py",
             "            count = before_end\n",
             "            pass\n",
-            (f"{KEPT}::test_a_chunk_ends_at_the_prefix_whatever_the_cut[7]",),
+            (f"{KEPT}::test_a_chunk_ends_at_the_prefix_whatever_the_cut[3]",),
         ),
         (
             "a prefix's pages are freed with its first owner",

@@ -145,6 +145,29 @@ def test_the_less_urgent_class_goes_first_whatever_its_age() -> None:
     )
 
 
+def test_rows_and_pages_of_this_plan_are_taken_back() -> None:
+    """A chunk of a higher rank needs a page when the lowest has its row and its page already."""
+    steps = Steps(pages=9, max_num_seqs=5, max_num_batched_tokens=8)
+    steps.add(*(request(name, 1, priority=1) for name in "abcd"))
+    for _ in range(3):
+        steps.step()
+    steps.add(request("urgent", 12))
+    plan = steps.step()
+    assert [(span.request_id, span.count) for span in plan.spans][-1] == ("urgent", 4)
+    plan = steps.step()
+    assert [(span.request_id, span.count) for span in plan.spans] == [
+        *(("a", 1), ("b", 1), ("c", 1)),
+        ("urgent", 4),
+    ]
+    assert plan.releases == (3,)
+    assert [grant.slot for grant in plan.page_grants] == [0, 1, 2, 4]
+    while steps.scheduler.has_work:
+        steps.step()
+    assert {name: len(frames) for name, frames in steps.frames.items()} == dict.fromkeys(
+        (*"abcd", "urgent"), 20
+    )
+
+
 def test_the_preempted_stands_before_all_that_never_ran() -> None:
     steps = Steps(preempt_every=2, max_num_seqs=1)
     steps.add(request("a", 2, frames=5), request("b", 2, frames=5))
